@@ -38,6 +38,9 @@ class Reply:
 class RunningServer:
     """``elmo serve`` on a free port of 127.0.0.1; its log is in a file."""
 
+    module = "elmo"
+    command = "serve"
+
     def __init__(self, log: Path, *options: str, environment: dict[str, str] | None = None) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -46,7 +49,7 @@ class RunningServer:
         variables = {name: value for name, value in os.environ.items() if name != "ELMO_API_KEY"}
         with log.open("wb") as file:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "elmo", "serve", "--port", str(self.port), *options],
+                [sys.executable, "-m", self.module, self.command, "--port", str(self.port), *options],
                 stdout=file, stderr=file,
                 env={**variables, "PYTHONPATH": str(ROOT / "src"), **(environment or {})},
             )  # fmt: skip

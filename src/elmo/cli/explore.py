@@ -14,6 +14,7 @@ EXAMPLES = opt.examples(
     "elmo explore",
     "elmo explore path/to/model --index usages",
     "elmo explore --corpus 1850s=old.txt --corpus 1950s=new.txt",
+    "elmo explore en --export site",
 )
 
 
@@ -33,7 +34,21 @@ def command(
     ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, metavar="N", help="Port to listen on; 0: a free port.")] = 0,
     browser: Annotated[bool, typer.Option(help="Open the page in the default browser.")] = True,
-) -> None:
+    export: Annotated[
+        Path | None,
+        opt.option("--export", metavar="FOLDER", help="Write a static site that needs no server, and exit."),
+    ] = None,
+    words: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Words of a corpus to export.")
+    ] = 100,
+    onnxruntime: Annotated[
+        Path | None,
+        opt.option(
+            "--onnxruntime", metavar="FOLDER",
+            help="npm package onnxruntime-web for --export; default: from node_modules, or downloaded.",
+        ),
+    ] = None,
+) -> None:  # fmt: skip
     """See words in context in a browser, with typed sentences or a corpus."""
     import webbrowser
 
@@ -42,6 +57,16 @@ def command(
     corpora = tuple(_parse_corpus(value) for value in corpus or ())
     if len(corpora) == 1:
         raise typer.BadParameter("--corpus: two or more periods are needed; found one")
+    if export is not None:
+        from elmo.serve.export import ExportOptions, export_site
+
+        contents = ExportOptions(
+            models=tuple(models or default_models()), indexes=tuple(index or ()), corpora=corpora, n_words=words,
+            onnxruntime=onnxruntime,
+        )  # fmt: skip
+        site = export_site(export, contents)
+        logger.info("wrote %s: %.1f MB; to see it: python -m http.server -d %s", export, site.n_bytes / 1e6, export)
+        return
 
     def open_page(url: str) -> None:
         logger.info("the explorer is at %s/explore/; press Ctrl-C to stop", url)

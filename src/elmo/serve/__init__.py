@@ -15,6 +15,7 @@ Files, in reading order:
 - ``explore.py``: routes of the explorer, and the files of its page.
 - ``openapi.py``: the OpenAPI document and the page that shows it.
 - ``metrics.py``: metrics for Prometheus.
+- ``export.py``: ``export_site``, the explorer as a static site; ``export_text.py`` writes its tokenizers.
 - ``client.py``: ``Client`` and ``AsyncClient``.
 """
 

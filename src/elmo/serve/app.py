@@ -12,6 +12,7 @@ import json
 import logging
 import math
 import random
+import re
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -42,8 +43,14 @@ OPEN_PATHS = frozenset(("/livez", "/readyz", "/health", "/metrics"))  # without 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 LARGE_BODY = 1 << 16  # bytes; larger bodies are parsed, and larger replies are built, outside of the event loop
 BODY_SECONDS = 20.0  # in which a client must send its body
-SEND_SECONDS = 30.0  # in which a client must read each part of a reply
+SEND_SECONDS = 30.0  # in which a client must read a reply, plus the time at SEND_RATE
+SEND_RATE = 100_000  # bytes per second; a slower client is disconnected, because its reply occupies memory
+SEND_BYTES = 1 << 18  # sent at once; the next part waits until the client has read most of it
+MAX_VALUES = 1_000_000  # values in the JSON of a body
+VALUE_BYTES = 90  # memory that a value needs, at most
+CHARACTER_BYTES = 225  # memory that the tokens of a text need per character, at most
 MAX_REQUESTS = 4096  # requests in progress
+_HOST = re.compile(r"(\[[^\[\]]*\]|[^:\[\]]*)(?::[0-9]*)?")  # the name, or an IPv6 address in brackets, and the port
 _TYPES = {
     400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error",
     405: "invalid_request_error", 408: "timeout_error", 413: "invalid_request_error", 415: "invalid_request_error",
@@ -239,8 +246,8 @@ class App:
         if self._any_host:
             return
         host = call.headers.get(b"host", b"").decode("latin-1").lower()
-        name = host[: host.rindex("]") + 1] if "]" in host else host.partition(":")[0]
-        if name not in self._hosts:
+        match = _HOST.fullmatch(host)
+        if match is None or match[1] not in self._hosts:
             raise RequestError("this host name is not allowed; see --allowed-host", status=403, code="forbidden_host")
 
     def _check_origin(self, call: Call, origin: bytes) -> None:
@@ -329,9 +336,10 @@ class App:
 
     async def _read_body(self, call: Call) -> bytes:
         length = call.headers.get(b"content-length", b"")
-        if length.isdigit() and int(length[:20]) > self._max_body:
+        length = length.lstrip(b"0")[:20] if length.isdigit() else b""
+        if length and int(length) > self._max_body:
             raise self._too_large(call)
-        if length.isdigit():
+        if length:
             self.reserve(call, int(length))
         chunks: list[bytes] = []
         size = 0
@@ -345,7 +353,7 @@ class App:
                     size += len(chunk)
                     if size > self._max_body:
                         raise self._too_large(call)
-                    if not length.isdigit():
+                    if not length:
                         self.reserve(call, len(chunk))
                     chunks.append(chunk)
                     if not message.get("more_body", False):
@@ -353,7 +361,18 @@ class App:
         except TimeoutError:
             raise RequestError("the body was not sent in time", status=408, code="body_timeout") from None
         call.body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        self._reserve_values(call)
         return call.body
+
+    def _reserve_values(self, call: Call) -> None:
+        """Reserve memory for the parsed body: ``[[],[],…]`` needs 30 times as much as its text."""
+        n_values = sum(map(call.body.count, (b",", b"[", b"{")))  # also counts commas in texts
+        if n_values > MAX_VALUES:
+            raise RequestError(
+                f"the body must have at most {MAX_VALUES:,} values; send fewer inputs per request", status=413,
+                code="too_large",
+            )  # fmt: skip
+        self.reserve(call, VALUE_BYTES * n_values)
 
     def _too_large(self, call: Call) -> RequestError:
         call.extra_headers.append((b"connection", b"close"))  # the rest of the body is not read
@@ -368,6 +387,10 @@ class App:
             raise OverloadedError(1.0)
         self._memory += n_bytes
         call.reserved += n_bytes
+
+    def _release(self, call: Call, n_bytes: int) -> None:
+        self._memory -= n_bytes
+        call.reserved -= n_bytes
 
     def reserve_reply(self, call: Call, n_numbers: int, *, encoding: Any = "float", dtype: str = "float32") -> None:
         """Reserve memory for a reply with ``n_numbers`` numbers; raise ``RequestError`` if it is too large."""
@@ -406,7 +429,12 @@ class App:
         if len(call.body) < LARGE_BODY:
             tokenized = self.tokenize(model, sentences)
         else:
-            tokenized = await asyncio.to_thread(self.tokenize, model, sentences)
+            n_bytes = CHARACTER_BYTES * max((len(item) for item in sentences if isinstance(item, str)), default=0)
+            self.reserve(call, n_bytes)
+            try:
+                tokenized = await asyncio.to_thread(self.tokenize, model, sentences)
+            finally:
+                self._release(call, n_bytes)
         call.n_tokens = sum(map(len, tokenized))
         return tokenized
 
@@ -487,18 +515,19 @@ class App:
         if self.is_draining:
             headers.append((b"connection", b"close"))
         call.status, call.sent_bytes = status, size
-        await call.send({"type": "http.response.start", "status": status, "headers": headers})
-        if call.scope["method"] == "HEAD" or len(parts) <= 1:
-            body = b"" if call.scope["method"] == "HEAD" or not parts else parts[0]
-            await call.send({"type": "http.response.body", "body": body})
-            return
+        if call.scope["method"] == "HEAD":
+            parts = ()
         try:
-            for chunk in _join_small(parts):
-                async with asyncio.timeout(SEND_SECONDS):
+            async with asyncio.timeout(SEND_SECONDS + size / SEND_RATE):
+                await call.send({"type": "http.response.start", "status": status, "headers": headers})
+                if size < LARGE_BODY:
+                    await call.send({"type": "http.response.body", "body": b"".join(parts)})
+                    return
+                for chunk in _cut(parts):
                     await call.send({"type": "http.response.body", "body": chunk, "more_body": True})
+                await call.send({"type": "http.response.body", "body": b""})  # waits until the client has read
         except TimeoutError:
-            raise DisconnectedError from None  # the client does not read, so the connection is closed
-        await call.send({"type": "http.response.body", "body": b""})
+            raise DisconnectedError from None  # the connection is closed
 
     async def _send_error(
         self, call: Call, status: int, code: str, message: str, *, param: str | None = None, kind: str | None = None
@@ -599,11 +628,18 @@ def _without_paths(message: str) -> str:
     return "the request cannot be answered" if "/" in message and str(Path.home()) in message else message
 
 
-def _join_small(parts: Sequence[bytes], size: int = 1 << 16) -> Iterator[bytes]:
-    """Join consecutive small parts, so that each message has about ``size`` bytes or more."""
+def _cut(parts: Sequence[bytes], size: int = SEND_BYTES) -> Iterator[bytes | memoryview]:
+    """Join consecutive small parts and cut large ones, so that each message has about ``size`` bytes."""
     waiting: list[bytes] = []
     n_waiting = 0
     for part in parts:
+        if len(part) > size:
+            if waiting:
+                yield b"".join(waiting)
+                waiting, n_waiting = [], 0
+            view = memoryview(part)
+            yield from (view[begin : begin + size] for begin in range(0, len(part), size))
+            continue
         waiting.append(part)
         n_waiting += len(part)
         if n_waiting >= size:

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from elmo import __version__
 from elmo.embed.encoding import Encoding
+from elmo.errors import ElmoError
 from elmo.serve.replies import to_json
 from elmo.serve.scheduler import MAX_BATCH_TOKENS
-from elmo.serve.schemas import RequestError, Schema, check
+from elmo.serve.schemas import MAX_TEXT, RequestError, Schema, check
 
 if TYPE_CHECKING:
     from elmo.serve.app import App, Call, Handler
@@ -27,7 +28,7 @@ TEI_PATHS = frozenset(("/embed", "/embed_all", "/tokenize", "/info"))
 MAX_OPENAI_INPUTS = 2048
 _TEI_TYPES = {429: "Overloaded", 500: "Backend", 503: "Unhealthy", 504: "Backend"}
 
-_STRING = {"type": "string", "maxLength": 4_000_000}
+_STRING = {"type": "string", "maxLength": MAX_TEXT}
 _STRINGS = {"type": "array", "items": _STRING, "minItems": 1, "maxItems": 1_000_000}
 _TEXTS: Schema = {"anyOf": [_STRING, _STRINGS], "description": "A text or a list of texts."}
 _BOOLEAN = {"type": "boolean"}
@@ -177,8 +178,10 @@ async def _encode(
     app.reserve_reply(call, numbers_per_token * call.n_tokens + model.elmo.width * len(texts))
     results = await app.encode(call, model, tokenized, layers="average", start="zero", dtype="float32")
     for k, result in enumerate(results):
-        if isinstance(result, Exception):
+        if isinstance(result, ElmoError):
             raise RequestError(f"{param}[{k}]: {result}", param=param)
+        if isinstance(result, Exception):
+            raise result  # an internal error, which was logged
     return results
 
 

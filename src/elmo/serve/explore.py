@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import mimetypes
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,6 +36,9 @@ CONTENT_SECURITY = (
     b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 N_TYPICAL = 5  # typical sentences per period
+_NAMING_USAGES = 8  # typical usages of a sense whose substitutes name it
+_MAX_ANSWERS = 100  # answers about words that are kept
+_MAP_COST = 1000  # cost of clustering and naming the senses of a word, in tokens to encode
 _TYPES = {
     ".js": "text/javascript; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -111,7 +114,7 @@ def map_usages(index: LoadedIndex, request: dict[str, Any]) -> dict[str, Any]:
     word, seed = request["word"], request["seed"]
     numbers, usages = sample_usages(index.index, word, limit=request["limit"], seed=seed)
     senses = assign_senses(
-        usages, word=word, n_clusters=request["n_clusters"], name_of=index.model.name_of(), seed=seed
+        usages, word=word, n_clusters=request["n_clusters"], name_of=_name_quickly(index.model), seed=seed
     )
     positions = arrange_usages(usages.vectors)
     similarities = None if request["to"] is None else index.similarities(usages, request["to"])
@@ -133,6 +136,12 @@ def map_usages(index: LoadedIndex, request: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _name_quickly(model: LoadedModel) -> NameOf | None:
+    """Return a function that names a sense from a few typical usages, so that a page does not wait for names."""
+    name_of = model.name_of()
+    return None if name_of is None else lambda usages: name_of(usages[:_NAMING_USAGES])
+
+
 def _usage_json(usage: Any) -> dict[str, Any]:
     before, word, after = usage.parts()
     return {"before": before, "word": word, "after": after, "place": short_place(usage.place)}
@@ -147,6 +156,7 @@ class Periods:
 
     changes: Changes
     model: LoadedModel
+    _answers: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]], repr=False, compare=False)
 
     @classmethod
     def measure(cls, corpora: Mapping[str, Path], model: LoadedModel, *, max_words: int = 300) -> Periods:
@@ -182,6 +192,15 @@ class Periods:
 
     def describe_word(self, word: str) -> dict[str, Any]:
         """Answer /v1/change/word: senses, usages and typical sentences of one word by period."""
+        answer = self._answers.get(word)
+        if answer is None:
+            answer = self._describe_word(word)
+            if len(self._answers) >= _MAX_ANSWERS:
+                self._answers.clear()
+            self._answers[word] = answer
+        return answer
+
+    def _describe_word(self, word: str) -> dict[str, Any]:
         names = self.changes.periods
         change = next((item for item in self.changes.words if item.word == word), None)
         if change is None or change.usages is None or change.labels is None:
@@ -198,7 +217,7 @@ class Periods:
         usages = Usages(tuple(items), vectors)
         return {
             "object": "change_word", "periods": names, **self._row(change),
-            "senses": _describe_senses(usages, labels, periods, len(names), self.model.name_of()),
+            "senses": _describe_senses(usages, labels, periods, len(names), _name_quickly(self.model)),
             "lines": lines, "typical": _typical_lines(vectors, periods, len(names)),
         }  # fmt: skip
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from elmo.serve.service import LoadedModel
 
 CALL_COST = 50  # tokens that the fixed part of a call is worth
+NUMBERS_PER_ITEM = 80  # numbers that a substitute or a neighbor is worth in memory
 LARGE_REPLY = 1 << 16  # bytes; a larger reply is built outside of the event loop
 
 
@@ -88,6 +89,8 @@ async def post_substitutes(app: App, call: Call) -> None:
     model = service.model(request["model"])
     head = {"object": "substitutes", "model": model.name}
     sentences = _as_list(request["inputs"])
+    n_items = len(sentences) * (request["n"] if request["candidates"] is None else len(request["candidates"]))
+    app.reserve_reply(call, NUMBERS_PER_ITEM * n_items)
     await _answer_list(app, call, model, partial(model.substitutes, request), sentences=sentences, head=head)
 
 
@@ -97,6 +100,7 @@ async def post_neighbors(app: App, call: Call) -> None:
     index = service.index(request["index"])
     head = {"object": "neighbors", "index": index.name}
     sentences = _as_list(request["inputs"])
+    app.reserve_reply(call, NUMBERS_PER_ITEM * len(sentences) * request["k"])
     await _answer_list(app, call, index.model, partial(index.neighbors, request), sentences=sentences, head=head)
 
 

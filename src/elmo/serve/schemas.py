@@ -12,7 +12,7 @@ from typing import Any, cast
 
 Schema = dict[str, Any]
 
-MAX_TEXT = 4_000_000  # characters of one text; the limits of body and tokens are lower in most cases
+MAX_TEXT = 1_000_000  # characters of one text
 MAX_WORD = 200
 MAX_CANDIDATES = 10_000
 

@@ -12,7 +12,6 @@ import logging
 import os
 import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -22,9 +21,11 @@ from typing import Any
 
 import torch
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from elmo.serve.app import App, access_logger
 from elmo.serve.options import ServeOptions
+from elmo.serve.replies import to_json
 
 logger = logging.getLogger(__name__)
 
@@ -32,14 +33,14 @@ DRAIN_SECONDS = 0.5
 SHUTDOWN_SECONDS = 8  # in which requests in progress must end
 IDLE_SECONDS = 10  # after which an idle connection is closed, and in which the head of a request must be sent
 MAX_CONNECTIONS = 4096  # above this, connections without a request are closed, the oldest first
-SWITCH_SECONDS = 0.0005  # between Python threads; short, so that the event loop does not wait for the lanes
+MAX_HEAD_BYTES = 1 << 16  # of the request line and the headers; also of trailers
+MAX_PIPELINED = 32  # requests that a client may send before the first of them is answered
 _CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 
 def run_worker(options: ServeOptions, listener: socket.socket, *, on_ready: Callable[[], None]) -> None:
     """Answer requests until SIGTERM or SIGINT; ``on_ready`` is called when the models are loaded."""
     torch.set_num_threads(max(1, count_cpus() // options.workers))
-    sys.setswitchinterval(SWITCH_SECONDS)
     _raise_file_limit()
     _configure_access_log()
     app = App(options)
@@ -74,7 +75,7 @@ class GracefulServer(uvicorn.Server):
         logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
         config = uvicorn.Config(
             app,  # type: ignore[arg-type]
-            http="httptools", ws="none", lifespan="off", loop="asyncio", log_config=None, access_log=False,
+            http=LimitedProtocol, ws="none", lifespan="off", loop="asyncio", log_config=None, access_log=False,
             server_header=False, date_header=False, proxy_headers=False, backlog=1024,
             timeout_keep_alive=IDLE_SECONDS, timeout_graceful_shutdown=SHUTDOWN_SECONDS,
         )  # fmt: skip
@@ -82,6 +83,7 @@ class GracefulServer(uvicorn.Server):
         self._app = app
         self._reloading: threading.Thread | None = None
         self._idle: dict[Any, tuple[Any, float]] = {}  # connection -> last request, and when it was first seen idle
+        self._closing: dict[Any, float] = {}  # connection -> when it was first seen closing
 
     async def on_tick(self, counter: int) -> bool:
         """Close connections that do not send a complete request; uvicorn limits only the time between requests."""
@@ -101,6 +103,11 @@ class GracefulServer(uvicorn.Server):
             if now - since > IDLE_SECONDS + 2 or number < n_surplus:
                 connection.transport.close()
         self._idle = idle
+        closing = [connection for connection in self.server_state.connections if connection.transport.is_closing()]
+        self._closing = {connection: self._closing.get(connection, now) for connection in closing}
+        for connection, since in self._closing.items():
+            if now - since > IDLE_SECONDS:  # the client does not read the end of its reply
+                connection.transport.abort()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Start to drain at the first signal; a second SIGINT ends at once."""
@@ -117,6 +124,95 @@ class GracefulServer(uvicorn.Server):
         if self._reloading is None or not self._reloading.is_alive():
             self._reloading = threading.Thread(target=self._app.reload, name="elmo-serve-reload", daemon=True)
             self._reloading.start()
+
+
+class RefusedError(Exception):
+    """The head of a request is too large, or there are too many requests; ends the parser."""
+
+
+class LimitedProtocol(HttpToolsProtocol):
+    """HTTP with limits for what a client may send before its request is read: the head, trailers and pipelining.
+
+    Without them, the memory of one connection is not bounded.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._n_head = 0  # bytes of the head so far
+        self._n_quiet = 0  # bytes since the last complete head or part of a body
+        self._has_progress = False
+        self._is_large = False
+
+    def data_received(self, data: bytes) -> None:
+        """Parse data."""
+        if self.transport.is_closing():
+            return
+        self._has_progress = False
+        super().data_received(data)
+        self._n_quiet = 0 if self._has_progress else self._n_quiet + len(data)
+        if self._n_quiet > MAX_HEAD_BYTES and not self.transport.is_closing():
+            self._is_large = True
+            self.send_400_response("")
+
+    def on_message_begin(self) -> None:
+        """Start a request."""
+        self._n_head = 0
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        """Add a part of the target of a request."""
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Add a header or a trailer."""
+        self._count(len(name) + len(value) + 4)
+        super().on_header(name, value)
+
+    def _count(self, n_bytes: int) -> None:
+        self._n_head += n_bytes
+        if self._n_head > MAX_HEAD_BYTES:
+            self._is_large = True
+            raise RefusedError
+
+    def on_headers_complete(self) -> None:
+        """Start to answer a request."""
+        self._has_progress = True
+        if len(self.pipeline) >= MAX_PIPELINED:
+            raise RefusedError
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Add a part of the body."""
+        self._has_progress = True
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """End a request."""
+        self._has_progress = True
+        super().on_message_complete()
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Do nothing: a request to change the protocol is answered as if it did not ask for that."""
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is not a valid request, and close the connection."""
+        del msg
+        status, code = (
+            (b"431 Request Header Fields Too Large", "too_large")
+            if self._is_large
+            else (b"400 Bad Request", "invalid_http")
+        )
+        message = (
+            f"the headers must have at most {MAX_HEAD_BYTES:,} bytes" if self._is_large else "invalid HTTP request"
+        )
+        error = {"message": message, "type": "invalid_request_error", "code": code, "param": None}
+        body = to_json({"error": error})
+        self.transport.write(
+            b"HTTP/1.1 %b\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%b"
+            % (status, len(body), body)
+        )
+        self.transport.close()
 
 
 def count_cpus() -> int:

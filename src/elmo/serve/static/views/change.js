@@ -185,7 +185,7 @@ function Ranking({ list, word, state, update, t }) {
           ${periods.map((period, k) => html`<td key=${period} class="number frequency">${item.frequency ? perMillion(item.frequency[k]) : count(item.usages[k])}</td>`)}
         </tr>`)}</tbody>
       </table></div>`}
-      ${hasFrequency && rows.length > 0 && html`<p class="note">${periods.join(", ")}: ${t("change.column.frequency").toLowerCase()}</p>`}
+      ${hasFrequency && rows.length > 0 && html`<p class="note frequency">${periods.join(", ")}: ${t("change.column.frequency").toLowerCase()}</p>`}
       <details class="about"><summary>${t("change.about")}</summary>
         <p>${t("change.about.p")}</p><p>${t("change.about.q")}</p><p>${t("change.about.size")}</p></details>
     </${Figure}>
