@@ -25,7 +25,8 @@ from typing import Any
 from tests.serve.conftest import ROOT, RunningServer
 
 SENTENCES: list[Any] = [
-    "I sat by the bank of the river .", "The bank lent her money .", "Yes", "", ["a", "list", "of", "tokens"], "na\u00efve \U0001f4b0 .",
+    "I sat by the bank of the river .", "The bank lent her money .", "Yes", "", ["a", "list", "of", "tokens"],
+    "na\u00efve \U0001f4b0 .",
 ]  # fmt: skip
 MARKED = ["I sat by the [[bank]] of the river .", "The [[bank]] lent her money ."]
 CORPUS = [
@@ -72,16 +73,20 @@ CANARY = "elmo-canary-7f3a"  # part of every path that a request chooses
 def nasty_strings(folder: str) -> list[str]:
     """Return strings that servers trip over: paths, markup, control characters, scripts and long texts."""
     return [
-        "", " ", "\0", "a\0b", "\u202ebank\u202c", "\u0645\u0631\u062d\u0628\u0627", "\U0001f3f4\u200d\u2620\ufe0f" * 20, "e" + "\u0301" * 500,
-        "\ufeff", "\uffff", "\ud7ff\ue000", "\u2028\u2029\x85\x0b", "[[", "]]", "[[]]", "[[bank]] [[bank]]", "[[[[bank]]]]",
+        "", " ", "\0", "a\0b", "\u202ebank\u202c", "\u0645\u0631\u062d\u0628\u0627",
+        "\U0001f3f4\u200d\u2620\ufe0f" * 20, "e" + "\u0301" * 500,
+        "\ufeff", "\uffff", "\ud7ff\ue000", "\u2028\u2029\x85\x0b", "[[", "]]", "[[]]", "[[bank]] [[bank]]",
+        "[[[[bank]]]]",
         "[[ ]]", "bank " * 300, "x" * 5000, ",.;:!?'\"" * 50, "<S>", "</S>", "<UNK>", "%s%n{0}{}", "${jndi:ldap://x}",
         "<script>alert(1)</script>", "' OR 1=1 --", "__proto__", "\x1b[31m", "\r\nX-Injected: 1", "NaN", "-1", "1e999",
         "\u4e2d\u6587" * 30, "\u200b", "\u00ad", "I\u0307", "\u00df\u1e9e", "\U00010400", "zh", "en\0", "../en",
         *(path.format(folder=folder, canary=CANARY) for path in (
             "{folder}/{canary}", "{folder}/{canary}/config.json", "../../../../../../{folder}/{canary}",
-            "file://{folder}/{canary}", "./{canary}", "~/{canary}", "{canary}/model", "C:\\{canary}\\x", "\\\\host\\{canary}",
+            "file://{folder}/{canary}", "./{canary}", "~/{canary}", "{canary}/model", "C:\\{canary}\\x",
+            "\\\\host\\{canary}",
             "hf://{canary}/model", "http://127.0.0.1:9/{canary}", "/proc/self/fd/{canary}", "/dev/{canary}",
-            "{folder}/{canary}.zip", "{folder}/{canary}\0.txt", "..%2f..%2f{canary}", "*{canary}*", "|{canary}", "-{canary}",
+            "{folder}/{canary}.zip", "{folder}/{canary}\0.txt", "..%2f..%2f{canary}", "*{canary}*", "|{canary}",
+            "-{canary}",
         )),
     ]  # fmt: skip
 
@@ -148,8 +153,10 @@ def mutate_text(rng: random.Random, body: bytes) -> bytes:
     """Change the JSON text itself, so that it is often not valid."""
     place = rng.randrange(len(body) + 1)
     inserts: list[bytes] = [
-        b"NaN", b"Infinity", b"-Infinity", b"1e999", b"-", b"01", b"1.", b".5", b"0x10", b"9" * 5000, b"1e" + b"9" * 400,
-        b'"\\ud800"', b'"\\udc00\\ud800"', b'"\\u0000"', b"\xff\xfe", b"\xc0\x80", b"\xed\xa0\x80", b"\xef\xbb\xbf", b"\0", b"//x\n",
+        b"NaN", b"Infinity", b"-Infinity", b"1e999", b"-", b"01", b"1.", b".5", b"0x10", b"9" * 5000,
+        b"1e" + b"9" * 400,
+        b'"\\ud800"', b'"\\udc00\\ud800"', b'"\\u0000"', b"\xff\xfe", b"\xc0\x80", b"\xed\xa0\x80", b"\xef\xbb\xbf",
+        b"\0", b"//x\n",
         b"/**/", b"'", b"\\", b",", b",,", b"}", b"]", b'"', b"\x1f", b"[" * 1023, b"[" * 100_000, b'{"a":' * 50_000,
     ]  # fmt: skip
     action = rng.randrange(6)
@@ -216,21 +223,30 @@ def _header_attack(rng: random.Random, number: int, strings: Sequence[str]) -> A
     target = path
     kind = "headers"
     if action <= 2:
-        name = rng.choice(["Host", "Origin", "Content-Type", "X-Request-Id", "Authorization", "Accept", "Range", "Cookie",
-                           "Content-Encoding", "Referer", "X-Forwarded-Host", "Forwarded", "If-None-Match", "TE", "Trailer",
+        name = rng.choice(["Host", "Origin", "Content-Type", "X-Request-Id", "Authorization", "Accept", "Range",
+                           "Cookie",
+                           "Content-Encoding", "Referer", "X-Forwarded-Host", "Forwarded", "If-None-Match", "TE",
+                           "Trailer",
                            "X-Http-Method-Override", "X-Original-Url", "Access-Control-Request-Method"])  # fmt: skip
-        headers[name] = rng.choice([text, "*", "null", "http://evil.example", "localhost", "gzip", "a" * 3000, "bytes=0-1"])
+        headers[name] = rng.choice(
+            [text, "*", "null", "http://evil.example", "localhost", "gzip", "a" * 3000, "bytes=0-1"]
+        )
     elif action == 3:
-        headers["X-Timeout"] = rng.choice(["1e-9", "0.01", "1e308", "-1", "nan", "inf", "1_0", "", "\xb2", "9" * 400, text])
+        headers["X-Timeout"] = rng.choice(
+            ["1e-9", "0.01", "1e308", "-1", "nan", "inf", "1_0", "", "\xb2", "9" * 400, text]
+        )
     elif action == 4:
         method = rng.choice([m for m in METHODS if m.isupper() and m not in ("CONNECT", "BREW")])
         kind = "methods"
     else:
         kind = "targets"
         target = rng.choice([
-            path + "/", path.upper(), "/" + path, path + "?x=%00&y=" + "z" * 100, path + "#x", "/%2e%2e/%2e%2e/" + CANARY,
-            "/explore/../../" + CANARY, "/explore/%2e%2e%2f%2e%2e%2f" + CANARY, "/explore/..%5c" + CANARY, "/" + "a" * 5000,
-            f"http://evil.example{path}", f"http://localhost{path}", path.replace("/", "/./"), path + "%00", path + "%zz",
+            path + "/", path.upper(), "/" + path, path + "?x=%00&y=" + "z" * 100, path + "#x",
+            "/%2e%2e/%2e%2e/" + CANARY,
+            "/explore/../../" + CANARY, "/explore/%2e%2e%2f%2e%2e%2f" + CANARY, "/explore/..%5c" + CANARY,
+            "/" + "a" * 5000,
+            f"http://evil.example{path}", f"http://localhost{path}", path.replace("/", "/./"), path + "%00",
+            path + "%zz",
             path + ";x=1", "/static/" + CANARY, "/explore//etc/" + CANARY, path + "%ff%fe", "/explore/%00" + CANARY,
         ])  # fmt: skip
     if rng.random() < 0.1 and body:
@@ -253,9 +269,11 @@ def _http_attack(rng: random.Random, number: int) -> Attack:
         ("length", line + kind_line + b"Content-Length: %d\r\n\r\n" % max(0, n - 5) + body),
         ("length", line + kind_line + b"Content-Length: %d\r\nContent-Length: 3\r\n\r\n" % n + body),
         ("length", line + kind_line + b"Content-Length: %b\r\n\r\n" % rng.choice(
-            [b"-1", b"1e3", b"0x10", b"+5", b"99999999999999999999999", b"0" * 6000 + b"5", b"5, 5", b"", b"\xb2", b"1 1"]) + body),
+            [b"-1", b"1e3", b"0x10", b"+5", b"99999999999999999999999", b"0" * 6000 + b"5", b"5, 5", b"", b"\xb2",
+             b"1 1"]) + body),
         ("chunks", line + kind_line + b"Transfer-Encoding: chunked\r\n\r\n" + rng.choice(
-            [b"zz\r\n{}\r\n0\r\n\r\n", b"-2\r\n{}\r\n0\r\n\r\n", b"ffffffffffffffffff\r\n{}", b"2\r\n{}0\r\n\r\n", b"2;" + b"x" * 9000
+            [b"zz\r\n{}\r\n0\r\n\r\n", b"-2\r\n{}\r\n0\r\n\r\n", b"ffffffffffffffffff\r\n{}", b"2\r\n{}0\r\n\r\n",
+             b"2;" + b"x" * 9000
              + b"\r\n{}\r\n0\r\n\r\n", b"0\r\nHost: evil\r\n\r\n", b"2\n{}\n0\n\n", b"2\r\n{}\r\n"])),
         ("chunks", line + kind_line + b"Transfer-Encoding: %b\r\n\r\n0\r\n\r\n" % rng.choice(
             [b"gzip, chunked", b"chunked, gzip", b"xchunked", b"chunked\r\nTransfer-Encoding: identity", b" chunked"])),
@@ -264,7 +282,8 @@ def _http_attack(rng: random.Random, number: int) -> Attack:
         ("large", line + b"".join(b"X-%d: a\r\n" % k for k in range(rng.choice([500, 9000]))) + b"\r\n"),
         ("large", b"GET /" + b"a" * rng.choice([70_000, 300_000]) + b" HTTP/1.1\r\nHost: localhost\r\n\r\n"),
         ("version", f"{method} {path}\r\n\r\n".encode()),
-        ("version", f"{method} {path} HTTP/{rng.choice(['0.9', '2.0', '9.9', '1', 'x', '1.1 '])}\r\nHost: localhost\r\n\r\n".encode()),
+        ("version",
+         f"{method} {path} HTTP/{rng.choice(['0.9', '2.0', '9.9', '1', 'x', '1.1 '])}\r\nHost: localhost\r\n\r\n".encode()),
         ("version", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"),
         ("version", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + rng.randbytes(200)),
         ("garbage", rng.randbytes(rng.choice([1, 50, 5000]))),
@@ -275,10 +294,12 @@ def _http_attack(rng: random.Random, number: int) -> Attack:
         ("methods", b"OPTIONS * HTTP/1.1\r\nHost: localhost\r\n\r\n"),
         ("methods", b"CONNECT localhost:22 HTTP/1.1\r\nHost: localhost:22\r\n\r\n"),
         ("names", line + b"Host: evil.example\r\n\r\n"),
-        ("names", line + rng.choice([b"X y: 1", b": 1", b"X\0: 1", b"X: a\0b", b"X: a\n b", b" folded", b"X: \x7f", b"\xff: 1"]) + b"\r\n\r\n"),
+        ("names", line + rng.choice([b"X y: 1", b": 1", b"X\0: 1", b"X: a\0b", b"X: a\n b", b" folded", b"X: \x7f",
+                                     b"\xff: 1"]) + b"\r\n\r\n"),
         ("names", b"GET " + path.encode() + b" HTTP/1.1\r\n\r\n"),
         ("names", b"GET /\xff\xfe\x00 HTTP/1.1\r\nHost: localhost\r\n\r\n"),
-        ("upgrade", line + b"Connection: Upgrade\r\nUpgrade: %b\r\nSec-WebSocket-Key: x\r\nSec-WebSocket-Version: 13\r\n\r\n" % rng.choice(
+        ("upgrade",
+         line + b"Connection: Upgrade\r\nUpgrade: %b\r\nSec-WebSocket-Key: x\r\nSec-WebSocket-Version: 13\r\n\r\n" % rng.choice(
             [b"websocket", b"h2c", b"x"])),
         ("pipeline", whole * rng.choice([2, 3, 5])),
         ("pipeline", b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n" * rng.choice([20, 200])),
@@ -331,7 +352,9 @@ class FuzzReport:
         names = sorted({name for counts in self.statuses.values() for name in counts})
         rows = [["mutation", "requests", *names]]
         for kind, counts in sorted(self.statuses.items()):
-            rows.append([kind, f"{sum(counts.values()):,}", *(f"{counts[name]:,}" if counts[name] else "" for name in names)])
+            rows.append(
+                [kind, f"{sum(counts.values()):,}", *(f"{counts[name]:,}" if counts[name] else "" for name in names)]
+            )
         widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
         return "\n".join("  ".join(cell.rjust(width) if k else cell.ljust(width) for k, (cell, width) in enumerate(
             zip(row, widths, strict=True))) for row in rows)  # fmt: skip
@@ -486,8 +509,10 @@ def _check_reply(attack: Attack, status: int, headers: dict[str, str], body: byt
 
 # --- Server -----------------------------------------------------------------------------------------
 
-_WATCHED = ("open", "os.", "shutil.", "socket.connect", "socket.bind", "socket.getaddrinfo", "socket.sendto", "subprocess.",
-            "urllib.", "pickle.", "ctypes.dlopen", "import", "exec", "tempfile.", "glob.", "mmap.", "sqlite3.", "ftplib.")  # fmt: skip
+_WATCHED = ("open", "os.", "shutil.", "socket.connect", "socket.bind", "socket.getaddrinfo", "socket.sendto",
+            "subprocess.",
+            "urllib.", "pickle.", "ctypes.dlopen", "import", "exec", "tempfile.", "glob.", "mmap.", "sqlite3.",
+            "ftplib.")  # fmt: skip
 
 
 def run_audited(report: Path, arguments: Sequence[str]) -> None:

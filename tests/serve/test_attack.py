@@ -108,7 +108,8 @@ def test_mutated_requests_cause_no_5xx_no_hang_no_chosen_file_and_no_growth(tmp_
         (b"POST /v1/words HTTP/1.1\r\n" + JSON_HEAD + b"Content-Length: " + b"9" * 40 + b"\r\n\r\n", 400),
         (b"POST /v1/words HTTP/1.1\r\n" + JSON_HEAD + b"Content-Length: " + b"0" * 6000 + b"2\r\n\r\n{}", 400),
         (b"POST /v1/words HTTP/1.1\r\n" + JSON_HEAD + b"Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}", 400),
-        (b"POST /v1/words HTTP/1.1\r\n" + JSON_HEAD + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n{}", 400),
+        (b"POST /v1/words HTTP/1.1\r\n" + JSON_HEAD + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n{}",
+         400),
         (b"POST /v1/words HTTP/1.1\r\n" + JSON_HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n", 400),
         (b"POST /v1/words HTTP/1.1\r\n" + JSON_HEAD + b"Transfer-Encoding: gzip\r\n\r\n", 400),
         (b"POST /tokenize HTTP/1.1\r\n" + JSON_HEAD + b'Transfer-Encoding: chunked\r\n\r\ne\r\n{"inputs": "a"\r\n1\r\n}'
@@ -133,8 +134,10 @@ def test_bad_http_gets_an_exact_status(server: RunningServer, head: bytes, statu
         (b'{"inputs": ' + b"[" * 100_000, 400), (b'{"inputs": ' + b"[" * 900 + b"]" * 900 + b"}", 400),
         (b'{"inputs": "a", "__proto__": {}}', 400), (b'{"inputs": "\\ud800"}', 400), (b'{"inputs": "\xff"}', 400),
         (b'{"inputs": "\xed\xa0\x80"}', 400), (b'{"inputs": "\\u0000"}', 200), (b'{"inputs": "a\0"}', 400),
-        ('{"inputs": "\u202emarhaba \u0645\u0631\u062d\u0628\u0627"}'.encode(), 200), ('{"inputs": "\U0001f3f4\u200d\u2620\ufe0f"}'.encode(), 200),
-        (b'{"inputs": "\\uD83D\\uDE00", "offsets": "utf16"}', 200), (b'{"inputs": "' + "e\u0301".encode() * 3000 + b'"}', 200),
+        ('{"inputs": "\u202emarhaba \u0645\u0631\u062d\u0628\u0627"}'.encode(), 200),
+        ('{"inputs": "\U0001f3f4\u200d\u2620\ufe0f"}'.encode(), 200),
+        (b'{"inputs": "\\uD83D\\uDE00", "offsets": "utf16"}', 200),
+        (b'{"inputs": "' + "e\u0301".encode() * 3000 + b'"}', 200),
         (b'{"inputs": "' + b"x" * 1_000_001 + b'"}', 400), (b'{"inputs": "' + b"a " * 200_000 + b'"}', 413),
         (b'{"inputs": ["a", [], ""]}', 200), (b'{"inputs": []}', 400), (b'{"inputs": [[[]]]}', 400),
         (b'{"inputs": [' + b"[]," * 700_000 + b"[]]}", 413), (b'{"inputs": [' + b'"",' * 3000 + b'""]}', 413),
@@ -143,7 +146,8 @@ def test_bad_http_gets_an_exact_status(server: RunningServer, head: bytes, statu
         (b'{"inputs": "a", "layers": 3}', 400), (b'{"inputs": "a", "layers": 01}', 400),
         (b'{"inputs": "a", "layers": true}', 400), (b'{"inputs": "a", "layers": 9223372036854775808}', 400),
         (b'{"inputs": "a", "layers": {"weights": [1e6, -1e6, 5e-324]}}', 200),
-        (b'{"inputs": "a", "layers": {"weights": [1, 2]}}', 400), (b'{"inputs": "a", "layers": {"weights": [1e7, 0, 0]}}', 400),
+        (b'{"inputs": "a", "layers": {"weights": [1, 2]}}', 400),
+        (b'{"inputs": "a", "layers": {"weights": [1e7, 0, 0]}}', 400),
         (b'{"inputs": "a b", "targets": [[[0, 1]]]}', 200), (b'{"inputs": "a b", "targets": [[[1, 0]]]}', 200),
         (b'{"inputs": "a b", "targets": [[[0, 99999999]]]}', 400), (b'{"inputs": "a b", "targets": [[], []]}', 400),
         (b'{"inputs": "a", "model": "../en"}', 404), (b'{"inputs": "a", "model": "/etc/passwd"}', 404),
@@ -174,8 +178,10 @@ def test_only_a_whole_key_opens_the_service_and_no_key_is_logged(start_server: S
     server = start_server("--api-key-file", str(tmp_path / "keys"), environment={"ELMO_API_KEY": keys[0]})
     key = keys[0]
     wrong = [
-        None, "", key, "Bearer", "Bearer ", f"Bearer {key[:-1]}", f"Bearer {key}x", f"Bearer {key.upper()}", f"Bearer{key}",
-        f"Basic {key}", f"Bearer {keys[0]},{keys[1]}", f"Bearer {keys[1]}\\n{keys[2]}", "Bearer \xe9\xe8", "Bearer " + "x" * 9000,
+        None, "", key, "Bearer", "Bearer ", f"Bearer {key[:-1]}", f"Bearer {key}x", f"Bearer {key.upper()}",
+        f"Bearer{key}",
+        f"Basic {key}", f"Bearer {keys[0]},{keys[1]}", f"Bearer {keys[1]}\\n{keys[2]}", "Bearer \xe9\xe8",
+        "Bearer " + "x" * 9000,
     ]  # fmt: skip
     for header in wrong:
         headers = {} if header is None else {"Authorization": header}
@@ -194,8 +200,10 @@ def test_only_a_whole_key_opens_the_service_and_no_key_is_logged(start_server: S
 
 def test_names_that_only_look_like_this_host_are_refused(server: RunningServer) -> None:
     good = ["localhost", f"LocalHost:{server.port}", "127.0.0.1:1", "[::1]", "[::1]:80"]
-    bad = ["", "evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "[::1].evil.example", "localhost:80:80",
-           "localhost:evil.example", "evil.example:localhost", "a@localhost", "localhost@evil.example", "localhost, evil.example",
+    bad = ["", "evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "[::1].evil.example",
+           "localhost:80:80",
+           "localhost:evil.example", "evil.example:localhost", "a@localhost", "localhost@evil.example",
+           "localhost, evil.example",
            "[localhost]", "[::1", "0.0.0.0", "127.0.0.2", "localhost.", "2130706433"]  # fmt: skip
     for host in good:
         assert server.get("/v1/models", {"Host": host}).status == 200, host
@@ -285,8 +293,7 @@ def test_a_browser_page_of_another_origin_cannot_use_the_service_unless_it_is_na
     tokens = closed.metric("elmo_tokens_total")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
-            executable_path=CHROMIUM,
-            args=[*FLAGS, "--host-resolver-rules=MAP rebound.example 127.0.0.1"],
+            executable_path=CHROMIUM, args=[*FLAGS, "--host-resolver-rules=MAP rebound.example 127.0.0.1"]
         )
         page = browser.new_page()
         page.goto(other_origin)

@@ -23,13 +23,17 @@ __all__ = ["browser", "open_page"]  # fixtures; open_page uses the server of thi
 
 pytestmark = pytest.mark.slow
 
-HOSTILE = '<img src=x onerror=alert(1)> </script><b>bold</b> "said" the bank , ‮rtl‬ 🏦 &amp; {{7*7}} .'
+HOSTILE = '<img src=x onerror=alert(1)> </script><b>bold</b> "said" the bank , \u202ertl\u202c 🏦 &amp; {{7*7}} .'
 RIVER = ["the muddy", "the steep", "the grassy", "the left", "the far", "the green"]
 MONEY = ["the national", "the central", "the local", "a foreign", "the old", "a large"]
 BANKS = [
-    *(f"We sat on {place} bank of the {water} and watched the boats ." for place in RIVER for water in ("river", "stream")),
-    *(f"She asked {place} bank to lend her money for the {thing} ." for place in MONEY for thing in ("house", "company")),
-]  # fmt: skip
+    *(
+        f"We sat on {kind} bank of the {water} and watched the boats ."
+        for kind in RIVER
+        for water in ("river", "stream")
+    ),
+    *(f"She asked {kind} bank to lend her money for the {use} ." for kind in MONEY for use in ("house", "company")),
+]
 CURVES = ["straight", "curved", "narrow", "broken", "second", "other"]
 OLD_PLANES = [
     f"The {kind} line cuts the {side} plane at an angle of sixty degrees ."
@@ -55,10 +59,9 @@ def write_periods(folder: Path) -> None:
 
     The 100 most frequent words of a text are not measured, so all other words of the sentences are made frequent.
     """
-    sentences = [*OLD_PLANES, *NEW_PLANES, *STREETS]
-    words = {word.lower() for sentence in sentences for word in sentence.split()} - {"plane", "street"}
-    words |= {f"{a}{b}{a}" for a in "abcdefghij" for b in "klmnopqrst"[: 10 - len(words) // 10 + 1]}
-    common = " ".join(sorted(words, key=lambda word: (len(word) == 3 and word[0] == word[2], word))[:100])
+    words = {word.lower() for text in (*OLD_PLANES, *NEW_PLANES, *STREETS) for word in text.split() if word.isalpha()}
+    fillers = [f"{a}{b}{a}" for a in "abcdefghij" for b in "klmnopqrst"]
+    common = " ".join([*sorted(words - {"plane", "street"}), *fillers][:100])
     for name, planes in [("old", OLD_PLANES), ("new", NEW_PLANES)]:
         (folder / f"{name}.txt").write_text("\n".join([*planes, *STREETS, *[common] * 60]), encoding="utf-8")
 
@@ -100,7 +103,7 @@ def lines_of(page: Any, figure: str) -> list[str]:
     """Return the visible lines: context, word, context."""
     parts = page.eval_on_selector_all(
         f"[data-figure={figure}] .line",
-        "lines => lines.map(line => ['before', 'word', 'after'].map(k => line.querySelector(`.line-${k}`).textContent).join(''))",
+        "rows => rows.map(row => [...row.querySelectorAll('bdi')].slice(0, 3).map(part => part.textContent).join(''))",
     )
     return list(parts)
 
@@ -130,8 +133,8 @@ def test_inside_shows_the_numbers_of_the_network(both: RunningServer, open_page:
     group = next(item for item in inside["filters"] if item["width"] == 2)
     strongest = max(range(group["n"]), key=lambda k: group["values"][k])
     bar = page.locator("[data-figure=inside-filters] .bar").first
-    assert bar.locator(".bar-note").inner_text() == f"{group['values'][strongest]:.2f}"
-    assert bar.locator(".bar-label").inner_text().endswith(f"no. {strongest}")
+    assert bar.locator(".bar-note").text_content() == f"{group['values'][strongest]:.2f}"
+    assert bar.locator(".bar-label").text_content().endswith(f"no. {strongest}")
     third = page.locator("[data-figure=inside-filters] .bar >> nth=2")
     third.hover()
     ranked = sorted(range(group["n"]), key=lambda k: -group["values"][k])
@@ -154,7 +157,7 @@ def test_the_mix_follows_its_sliders(open_page: Open) -> None:
     def cosines() -> list[float]:
         return [
             float(note.replace("−", "-"))
-            for note in page.locator("[data-figure=inside-cosines] .bar-note").all_inner_texts()
+            for note in page.locator("[data-figure=inside-cosines] .bar-note").all_text_contents()
         ]
 
     even = cosines()
@@ -212,7 +215,7 @@ def test_inside_by_keyboard_and_with_hostile_text(open_page: Open) -> None:
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
     page.wait_for_function("() => /filter=\\d/.test(location.hash)")
-    for hostile in (HOSTILE, "🏴‍☠️" * 40, "a" * 900, "‮abc " * 30):
+    for hostile in (HOSTILE, "🏴‍☠️" * 40, "a" * 900, "\u202eabc " * 30):
         page.fill("#sentence", hostile)
         page.wait_for_timeout(120)
         page.wait_for_function(READY)
@@ -235,9 +238,6 @@ def test_corpus_links_the_map_and_the_lines(both: RunningServer, open_page: Open
     names = page.locator(".sense-name").all_inner_texts()
     assert names == [f"{item['sense']}: {', '.join(item['name'])}" for item in answer["senses"]]
     river = next(line for line in answer["lines"] if "stream" in line["after"])
-    page.evaluate(
-        "number => document.querySelector(`[data-mark='${number}']`).dispatchEvent(new Event('x'))", river["number"]
-    )
     box = page.locator(f"[data-mark='{river['number']}']").bounding_box()
     page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     page.wait_for_selector(".line.is-selected")
@@ -263,7 +263,7 @@ def test_corpus_links_the_map_and_the_lines(both: RunningServer, open_page: Open
 
 @needs_browser
 def test_corpus_sorts_filters_and_saves_in_the_displayed_order(open_page: Open) -> None:
-    page = open_page("#/corpus?lang=en&word=bank&sort=left")
+    page = open_page("#/corpus?lang=en&word=bank&sort=left", ignored="400")
     wait_for(page, "[data-figure=corpus-map] [data-mark]")
     before = [row["before"].split()[-1].lower() for row in save_csv(page, "corpus-lines")]
     assert before == sorted(before)
@@ -291,7 +291,7 @@ def test_corpus_sorts_filters_and_saves_in_the_displayed_order(open_page: Open) 
 
 @needs_browser
 def test_corpus_finds_the_nearest_uses_of_a_sentence(open_page: Open) -> None:
-    page = open_page("#/corpus?lang=en&word=bank", ignored="400")
+    page = open_page("#/corpus?lang=en&word=bank")
     page.fill("#near", "They rested on the bank of a small river.")
     page.wait_for_selector("[data-figure=corpus-near] .line")
     assert page.locator(".near-words .is-target").inner_text() == "bank"
@@ -360,15 +360,16 @@ def test_ten_thousand_lines_are_sorted_and_filtered_quickly(open_page: Open) -> 
         """async () => {
           const { orders, matches } = await import("./views/uses.js");
           const words = Array.from({ length: 500 }, (_, k) => `w${(k * 7919) % 1000}`);
-          const text = (k) => Array.from({ length: 25 }, (_, j) => words[(k * 31 + j * 17 + (k >> 3)) % 500]).join(" ");
-          const lines = Array.from({ length: 10000 }, (_, k) => ({ before: text(k) + " ", word: "the", after: " " + text(k + 5000) }));
+          const text = (k) => Array.from({ length: 25 }, (_, j) => words[(k * 31 + j * 17) % 500]).join(" ");
+          const line = (k) => ({ before: text(k) + " ", word: "the", after: " " + text(k + 5000) });
+          const lines = Array.from({ length: 10000 }, (_, k) => line(k));
           const time = (work) => {
             const begin = performance.now();
             work();
             return performance.now() - begin;
           };
-          return [() => orders.left(lines), () => orders.right(lines), () => lines.filter((line) => matches(line, "w77")),
-            () => orders.left(lines)].map(time);
+          const filter = () => lines.filter((line) => matches(line, "w77"));
+          return [() => orders.left(lines), () => orders.right(lines), filter, () => orders.left(lines)].map(time);
         }"""
     )
     # 100 ms is the aim on an idle machine; a test leaves room for a busy one.
@@ -380,25 +381,26 @@ def test_ten_thousand_lines_are_sorted_and_filtered_quickly(open_page: Open) -> 
 
 @needs_browser
 def test_change_ranks_words_and_shows_the_sentences_behind_a_score(both: RunningServer, open_page: Open) -> None:
-    page = open_page("#/change?lang=en")
+    page = open_page("#/change?lang=en&word=plane")
     wait_for(page, "[data-figure=change-map] [data-mark]")
-    words = both.post("/v1/change", {}).json["words"]
-    assert [item["word"] for item in words][:1] == ["plane"]
-    assert words[0]["q"] < 0.05 < next(item for item in words if item["word"] == "street")["p"]
+    words = {item["word"]: item for item in both.post("/v1/change", {}).json["words"]}
+    assert page.locator(".change-word").all_inner_texts() == list(words)
+    assert words["plane"]["q"] < 0.05 < words["street"]["p"]
     row = page.locator("tr.is-chosen").inner_text().split()
-    assert row[:2] == ["plane", f"{words[0]['score']:.3f}"]
+    assert row[:2] == ["plane", f"{words['plane']['score']:.3f}"]
+    page.select_option("#sort", "q")
+    assert page.locator(".change-word").first.inner_text() == "plane"
     assert "Chance alone rarely" in page.locator("[data-summary]").inner_text()
     assert "18 in 1850s, 18 in 1950s" in page.locator("[data-few]").inner_text()
-    shares = page.locator("[data-figure=change-shares] .share").evaluate_all(
-        "parts => parts.map(p => p.getAttribute('aria-label'))"
-    )
-    assert len(shares) == 2 and all("100%, 18 uses" in share for share in shares)
+    senses = both.post("/v1/change/word", {"word": "plane"}).json["senses"]
+    assert all(min(sense["shares"]) == 0 for sense in senses)  # no sense occurs in both periods
+    assert page.locator("[data-figure=change-shares] .share").count() == len(senses)
     page.locator("[data-figure=change-shares] .share").first.click()
-    page.wait_for_selector("text=18 of 36 sentences")
+    page.wait_for_function("() => /period=0/.test(location.hash)")
     assert all("degrees" in line for line in lines_of(page, "change-lines"))
     assert {row["period"] for row in save_csv(page, "change-lines")} == {"1850s"}
     typical = page.locator(".typical section >> nth=1").locator(".typical-line")
-    assert typical.count() == 5 and all("airport" in text for text in typical.all_inner_texts())
+    assert ["airport" in text for text in typical.all_inner_texts()] == [True] * 5
     typical.first.click()
     page.wait_for_selector(".chosen-text >> text=airport")
     page.click("text=by sense")
@@ -414,7 +416,8 @@ def test_change_in_chinese(open_page: Open) -> None:
     page = open_page("#/change?lang=zh&word=street")
     wait_for(page, "[data-figure=change-map] [data-mark]")
     text = page.locator("main").inner_text()
-    assert "与1850s相比" in text and "可能只是偶然" in text
+    assert "与1850s相比" in text
+    assert "可能只是偶然" in text
     assert not re.search(r"\b(Score|Search|Sentences|Table|Typical|by period)\b", text)
 
 
@@ -453,7 +456,7 @@ ADDRESSES = [
 @needs_browser
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("address", ADDRESSES)
-def test_axe_finds_no_violation(open_page: Open, address: str, theme: str) -> None:
+def test_axe_finds_no_violation_and_the_page_fits_a_phone(open_page: Open, address: str, theme: str) -> None:
     package = importlib.util.find_spec("axe_playwright_python")
     if package is None or package.origin is None:
         pytest.skip("needs the package axe-playwright-python")
@@ -465,13 +468,8 @@ def test_axe_finds_no_violation(open_page: Open, address: str, theme: str) -> No
     assert not found, json.dumps(
         [(rule["id"], [node["html"][:200] for node in rule["nodes"]]) for rule in found], indent=1
     )
-
-
-@needs_browser
-@pytest.mark.parametrize("address", ADDRESSES)
-def test_the_page_fits_a_phone(open_page: Open, address: str) -> None:
-    page = open_page(address, width=360, height=740)
-    wait_for(page, "svg.chart")
+    page.set_viewport_size({"width": 360, "height": 740})
+    page.wait_for_timeout(150)
     assert page.evaluate("document.documentElement.scrollWidth") == 360
 
 

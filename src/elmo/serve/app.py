@@ -577,7 +577,7 @@ class App:
 
     async def get_openapi(self, call: Call) -> None:
         """Answer /openapi.json."""
-        await self.send_json(call, openapi.build_document(self.options))
+        await self.send_json(call, openapi.build_document(self.options, has_keys=bool(self.keys)))
 
     async def get_docs(self, call: Call) -> None:
         """Answer /docs: a page that lists the routes, without any resource of another host."""

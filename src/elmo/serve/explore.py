@@ -91,9 +91,9 @@ async def post_inside(app: App, call: Call) -> None:
     model = service.model(request["model"])
     (tokens,) = await app.tokenize_inputs(call, model, [request["input"]])
     app.reserve_reply(call, model.vector_size("all") * call.n_tokens)
-    inside = await app.run(
-        call, cost_of([tokens]), partial(look_inside, model.second, request["input"], token=request["token"])
-    )
+    # A reader who edits a sentence can make it shorter than the token that is shown.
+    token = min(request["token"], max(len(tokens) - 1, 0))
+    inside = await app.run(call, cost_of([tokens]), partial(look_inside, model.second, request["input"], token=token))
     offsets = offsets_json(tokens.text, tokens.offsets, request["offsets"])
     await app.send_json(call, {"object": "inside", "model": model.name, **inside.to_json(), "offsets": offsets})
 

@@ -57,7 +57,8 @@ _EXAMPLES: dict[str, Any] = {
 _ERRORS = {
     "400": "The request is not valid.", "401": "A valid API key is required.",
     "403": "The host or origin is not allowed.",
-    "404": "There is no such model or index.", "413": "The request or its reply is too large.",
+    "404": "There is no such model, index or corpus.", "408": "The body was not sent in time.",
+    "413": "The request or its reply is too large.",
     "415": "The body is not JSON.", "429": "The server is overloaded; see Retry-After.",
     "503": "The server is loading or shutting down.", "504": "The deadline has passed.",
 }  # fmt: skip
@@ -68,8 +69,8 @@ def request_schemas() -> dict[str, Schema]:
     return {**REQUESTS, "/v1/embeddings": compatible.OPENAI_EMBEDDINGS, **compatible.TEI_REQUESTS}
 
 
-def build_document(options: ServeOptions) -> dict[str, Any]:
-    """Build the OpenAPI document."""
+def build_document(options: ServeOptions, *, has_keys: bool = False) -> dict[str, Any]:
+    """Build the OpenAPI document; ``has_keys`` if requests need an API key."""
     schemas = request_schemas()
     paths: dict[str, Any] = {}
     for path, summary in _SUMMARIES.items():
@@ -86,9 +87,9 @@ def build_document(options: ServeOptions) -> dict[str, Any]:
             "lists of results, an input that fails has an error in place of its result.",
         },
         "paths": paths,
-        "components": {"schemas": {"Error": _ERROR_SCHEMA}},
+        "components": {"schemas": {"Error": _ERROR_SCHEMA, "TeiError": _TEI_ERROR_SCHEMA}},
     }
-    if options.api_key_file is not None or not options.is_loopback:
+    if has_keys or options.api_key_file is not None or not options.is_loopback:
         document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
         document["security"] = [{"key": []}, {}]
     return document
@@ -106,6 +107,12 @@ _ERROR_SCHEMA = {
     "required": ["error"],
 }
 
+_TEI_ERROR_SCHEMA = {
+    "type": "object",
+    "properties": {"error": {"type": "string"}, "error_type": {"type": "string"}},
+    "required": ["error", "error_type"],
+}
+
 
 def _operation(path: str, summary: str, schema: Schema | None) -> dict[str, Any]:
     kinds = {"/metrics": "text/plain", "/docs": "text/html"}
@@ -117,15 +124,19 @@ def _operation(path: str, summary: str, schema: Schema | None) -> dict[str, Any]
         "summary": summary,
         "responses": {"200": {"description": "The result.", "content": content}},
     }
+    is_tei = path in compatible.TEI_PATHS
+    kind = "TeiError" if is_tei else "Error"
+    error = {"content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{kind}"}}}}
     if schema is None:
-        operation["responses"]["503"] = {"description": _ERRORS["503"]}
+        if path in ("/livez", "/readyz", "/health"):
+            error = {"content": {"application/json": {}}}  # the status
+        codes = ("401", "403", "404", "503") if path.startswith("/v1/") else ("403", "503")
+        operation["responses"] |= {code: {"description": _ERRORS[code], **error} for code in codes}
         return operation
     media: dict[str, Any] = {"schema": schema}
     if path in _EXAMPLES:
         media["example"] = _EXAMPLES[path]
     operation["requestBody"] = {"required": True, "content": {"application/json": media}}
-    is_tei = path in compatible.TEI_PATHS
-    error = {} if is_tei else {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}}
     operation["responses"] |= {code: {"description": text, **error} for code, text in _ERRORS.items()}
     return operation
 

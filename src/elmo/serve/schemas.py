@@ -169,8 +169,8 @@ REQUESTS: Mapping[str, Schema] = {
         n_clusters=_CLUSTERS, to=_nullable(MARKED), seed=_SEED,
     ),
     "/v1/inside": _object(
-        ("input",), input=SENTENCE, token=_integer("Number of the token to show in steps.", 0, 1_000_000, 0),
-        model=_MODEL, offsets=_OFFSETS,
+        ("input",), input=SENTENCE, model=_MODEL, offsets=_OFFSETS,
+        token=_integer("Number of the token to show in steps; the last one if there are fewer.", 0, 1_000_000, 0),
     ),
     "/v1/change": _object(
         (), n=_integer("Number of words.", 1, 1000, 50), offset=_integer("Number of words to skip.", 0, 1_000_000, 0),

@@ -39,8 +39,8 @@ addTexts({
     "只有 {n} 处用法。样本太小，分组和比例仅供参考。",
   ],
   "corpus.sample": [
-    "A random sample of {shown} of {total} uses. Show more to see others.",
-    "共有 {total} 处用法，这里显示随机抽取的 {shown} 处。可以选择显示更多。",
+    "These are {shown} of {total} uses, chosen at random.",
+    "共有 {total} 处用法，这里显示随机抽取的 {shown} 处。",
   ],
   "corpus.clustered": [
     "Senses were found in a sample of {n} uses; each of the other uses belongs to the nearest sense.",

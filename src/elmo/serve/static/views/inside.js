@@ -173,8 +173,10 @@ function View({ state, update, api, model, t }) {
 /** Words as buttons with one tab stop. */
 function Words({ tokens, token, onSelect, labelledby, label, t }) {
   const onKeyDown = (event) => {
-    const next = { ArrowRight: token + 1, ArrowLeft: token - 1, Home: 0, End: tokens.length - 1 }[event.key];
-    if (next === undefined || next < 0 || next >= Math.min(tokens.length, MAX_TOKENS)) return;
+    const at = Number(event.target.dataset.token); // not `token`, which can wait for the network
+    const last = Math.min(tokens.length, MAX_TOKENS) - 1;
+    const next = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: last }[event.key];
+    if (next === undefined || next < 0 || next > last) return;
     event.preventDefault();
     onSelect(next);
     event.currentTarget.querySelector(`[data-token="${next}"]`).focus();

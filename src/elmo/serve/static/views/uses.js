@@ -57,14 +57,20 @@ export function UseMap({ points, active, selected, onHover, onSelect, describe, 
     }));
     return { placed, byId: new Map(placed.map((point) => [point.id, point])), height };
   }, [points, width, maxHeight, radius]);
+  const ordered = useMemo(() => [...placed.filter(({ isDim }) => isDim), ...placed.filter(({ isDim }) => !isDim)], [placed]);
+  const isPicture = placed.length > MAX_MARKS;
+  const [picture, setPicture] = useState(null);
+  useEffect(() => {
+    if (!isPicture) return undefined;
+    const paint = () => setPicture(paintPoints(ordered, width, height, radius));
+    const timer = setTimeout(paint, picture ? 80 : 0); // while someone types, the lines come first
+    return () => clearTimeout(timer);
+  }, [ordered, theme]);
   const marks = useMemo(() => {
-    const ordered = [...placed.filter(({ isDim }) => isDim), ...placed.filter(({ isDim }) => !isDim)];
-    if (placed.length > MAX_MARKS) {
-      return html`<image href=${paintPoints(ordered, width, height, radius)} width=${width} height=${height} />`;
-    }
+    if (isPicture) return picture && html`<image href=${picture} width=${width} height=${height} />`;
     return html`<g>${ordered.map(({ id, px, py, group, isDim }) => html`<path key=${id} data-mark=${id} class=${isDim ? "is-dim" : ""}
       d=${groupShape(group, radius)} fill=${groupColor(group)} transform=${`translate(${px.toFixed(1)},${py.toFixed(1)})`} />`)}</g>`;
-  }, [placed, radius, theme]);
+  }, [ordered, picture]);
 
   const nearest = (event) => {
     const frame = event.currentTarget.getBoundingClientRect();
