@@ -264,6 +264,7 @@ def _http_attack(rng: random.Random, number: int) -> Attack:
     n = len(body)
     whole = request_bytes(method, path, body)
     place = rng.randrange(len(whole) + 1)
+    version = rng.choice(["0.9", "2.0", "9.9", "1", "x", "1.1 "])
     name, data = rng.choice([
         ("length", line + kind_line + b"Content-Length: %d\r\n\r\n" % (n + 50) + body),
         ("length", line + kind_line + b"Content-Length: %d\r\n\r\n" % max(0, n - 5) + body),
@@ -283,7 +284,7 @@ def _http_attack(rng: random.Random, number: int) -> Attack:
         ("large", b"GET /" + b"a" * rng.choice([70_000, 300_000]) + b" HTTP/1.1\r\nHost: localhost\r\n\r\n"),
         ("version", f"{method} {path}\r\n\r\n".encode()),
         ("version",
-         f"{method} {path} HTTP/{rng.choice(['0.9', '2.0', '9.9', '1', 'x', '1.1 '])}\r\nHost: localhost\r\n\r\n".encode()),
+         f"{method} {path} HTTP/{version}\r\nHost: localhost\r\n\r\n".encode()),
         ("version", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"),
         ("version", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + rng.randbytes(200)),
         ("garbage", rng.randbytes(rng.choice([1, 50, 5000]))),
@@ -299,7 +300,7 @@ def _http_attack(rng: random.Random, number: int) -> Attack:
         ("names", b"GET " + path.encode() + b" HTTP/1.1\r\n\r\n"),
         ("names", b"GET /\xff\xfe\x00 HTTP/1.1\r\nHost: localhost\r\n\r\n"),
         ("upgrade",
-         line + b"Connection: Upgrade\r\nUpgrade: %b\r\nSec-WebSocket-Key: x\r\nSec-WebSocket-Version: 13\r\n\r\n" % rng.choice(
+         line + b"Connection: Upgrade\r\nUpgrade: %b\r\nSec-WebSocket-Key: x\r\n\r\n" % rng.choice(
             [b"websocket", b"h2c", b"x"])),
         ("pipeline", whole * rng.choice([2, 3, 5])),
         ("pipeline", b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n" * rng.choice([20, 200])),
