@@ -346,7 +346,7 @@ class FuzzReport:
     problems: list[str] = field(default_factory=list)
     n_requests: int = 0
     seconds: float = 0.0
-    slowest: float = 0.0
+    slowest: tuple[float, str] = (0.0, "")  # seconds, and which request
 
     def table(self) -> str:
         """Return the statuses of each kind of mutation as a table."""
@@ -396,7 +396,8 @@ async def fuzz(
                 status = "hang"
                 report.problems.append(f"request {number} ({attack.kind}, {attack.path}) was not answered in time")
                 await connection.close()
-            report.slowest = max(report.slowest, time.monotonic() - started)
+            label = f"request {number} ({attack.kind}, {attack.path}, {status})"
+            report.slowest = max(report.slowest, (time.monotonic() - started, label))
             report.statuses.setdefault(attack.kind, Counter())[status] += 1
             report.paths[attack.path] += 1
             report.n_requests += 1
@@ -502,10 +503,16 @@ def _check_reply(attack: Attack, status: int, headers: dict[str, str], body: byt
         if b"Traceback" in body or b"site-packages" in body or str(Path(__file__).parents[2]).encode() in body:
             report.problems.append(f"{where}: the reply describes the machine: {body[:200]!r}")
     if status == 200 and body and headers["content-type"] == "application/json":
-        if b"NaN" in body and not attack.data.count(b"NaN"):
-            report.problems.append(f"{where}: the reply has NaN")
+        try:
+            json.loads(body, parse_constant=_refuse_constant)
+        except ValueError as error:
+            report.problems.append(f"{where}: the reply is not JSON: {error}")
         if b'"code":"internal"' in body:
             report.problems.append(f"{where}: an input failed with an internal error")
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(name)
 
 
 # --- Server -----------------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ import base64
 import io
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,8 +32,13 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     from elmo.lexicon import IndexJob, build_index
 
     folder = tmp_path_factory.mktemp("serve")
-    lines = ["She sat on the bank of the river .", "The bank of the stream was wet .", "He went to the bank for money .",
-             "The bank lent him money .", "A river runs here ."]  # fmt: skip
+    lines = [
+        "She sat on the bank of the river .",
+        "The bank of the stream was wet .",
+        "He went to the bank for money .",
+        "The bank lent him money .",
+        "A river runs here .",
+    ]
     (folder / "text.txt").write_text("\n".join(lines) + "\n")
     build_index(IndexJob((str(folder / "text.txt"),), folder / "usages"), Elmo.from_pretrained())
     server = RunningServer(folder / "server.log", "en", "zh", "--index", str(folder / "usages"))

@@ -69,7 +69,7 @@ class Call:
     headers: dict[bytes, bytes]
     deadline: float
     begin: float
-    body: bytes = b""
+    body_size: int = 0  # bytes that were read
     status: int = 0
     sent_bytes: int = 0
     n_tokens: int = 0
@@ -306,10 +306,13 @@ class App:
         if call.headers.get(b"content-encoding", b"identity").lower() != b"identity":
             raise RequestError("compressed bodies are not supported", status=415, code="unsupported_media_type")
         body = await self._read_body(call)
+        self._reserve_values(call, body)
         try:
             value = orjson.loads(body) if len(body) < LARGE_BODY else await asyncio.to_thread(orjson.loads, body)
         except orjson.JSONDecodeError as error:
             raise RequestError(f"the body must be JSON: {_json_problem(error)}") from error
+        del body
+        self._release(call, call.body_size)
         if not isinstance(value, dict):
             raise RequestError("the body must be a JSON object")
         return service, value
@@ -318,7 +321,7 @@ class App:
         """Read a request of the native API and check it against its schema."""
         service, value = await self.read_json(call, lane)
         schema = REQUESTS[call.path]
-        if len(call.body) < LARGE_BODY:
+        if call.body_size < LARGE_BODY:
             return service, check(value, schema)
         return service, await asyncio.to_thread(check, value, schema)
 
@@ -334,15 +337,14 @@ class App:
             raise RequestError("X-Timeout must be a number of seconds greater than 0", param="X-Timeout")
         call.deadline = call.begin + min(seconds, self.options.timeout)
 
-    async def _read_body(self, call: Call) -> bytes:
+    async def _read_body(self, call: Call) -> bytearray:
         length = call.headers.get(b"content-length", b"")
         length = length.lstrip(b"0")[:20] if length.isdigit() else b""
         if length and int(length) > self._max_body:
             raise self._too_large(call)
         if length:
             self.reserve(call, int(length))
-        chunks: list[bytes] = []
-        size = 0
+        body = bytearray()
         try:
             async with asyncio.timeout(min(BODY_SECONDS, call.deadline - time.monotonic())):
                 while True:
@@ -350,29 +352,28 @@ class App:
                     if message["type"] == "http.disconnect":
                         raise DisconnectedError
                     chunk = message.get("body", b"")
-                    size += len(chunk)
-                    if size > self._max_body:
+                    if len(body) + len(chunk) > self._max_body:
                         raise self._too_large(call)
                     if not length:
                         self.reserve(call, len(chunk))
-                    chunks.append(chunk)
+                    body += chunk
                     if not message.get("more_body", False):
                         break
         except TimeoutError:
             raise RequestError("the body was not sent in time", status=408, code="body_timeout") from None
-        call.body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-        self._reserve_values(call)
-        return call.body
+        call.body_size = len(body)
+        return body
 
-    def _reserve_values(self, call: Call) -> None:
+    def _reserve_values(self, call: Call, body: bytearray) -> None:
         """Reserve memory for the parsed body: ``[[],[],…]`` needs 30 times as much as its text."""
-        n_values = sum(map(call.body.count, (b",", b"[", b"{")))  # also counts commas in texts
+        n_values = sum(map(body.count, (b",", b"[", b"{")))  # also counts commas in texts
         if n_values > MAX_VALUES:
             raise RequestError(
                 f"the body must have at most {MAX_VALUES:,} values; send fewer inputs per request", status=413,
                 code="too_large",
             )  # fmt: skip
-        self.reserve(call, VALUE_BYTES * n_values)
+        is_narrow = body.isascii() and b"\\u" not in body
+        self.reserve(call, VALUE_BYTES * n_values + len(body) * (1 if is_narrow else 4))  # bytes per character
 
     def _too_large(self, call: Call) -> RequestError:
         call.extra_headers.append((b"connection", b"close"))  # the rest of the body is not read
@@ -426,7 +427,7 @@ class App:
                 f"a request must have at most {self.options.max_inputs:,} inputs; found {len(sentences):,}", status=413,
                 code="too_large", param="inputs",
             )  # fmt: skip
-        if len(call.body) < LARGE_BODY:
+        if call.body_size < LARGE_BODY:
             tokenized = self.tokenize(model, sentences)
         else:
             n_bytes = CHARACTER_BYTES * max((len(item) for item in sentences if isinstance(item, str)), default=0)
@@ -538,7 +539,7 @@ class App:
             kind = kind or _TYPES.get(status, "server_error")
             error = {"message": message, "type": kind, "code": code, "param": param}
             value = {"error": error}
-        if status in (408, 413, 415) and not call.body:
+        if status in (408, 413, 415) and not call.body_size:
             call.extra_headers.append((b"connection", b"close"))
         await self.send_json(call, value, status=status)
 
@@ -550,7 +551,7 @@ class App:
             line = {
                 "time": round(time.time(), 3), "id": call.request_id, "method": call.scope["method"], "path": path,
                 "status": call.status, "ms": round(seconds * 1e3, 1), "queue_ms": round(call.queue_seconds * 1e3, 1),
-                "tokens": call.n_tokens, "bytes_in": len(call.body), "bytes_out": call.sent_bytes,
+                "tokens": call.n_tokens, "bytes_in": call.body_size, "bytes_out": call.sent_bytes,
             }  # fmt: skip
             access_logger.info("%s", json.dumps(line))
 
