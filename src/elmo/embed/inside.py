@@ -89,6 +89,8 @@ def look_inside(elmo: Elmo, sentence: str | list[str], *, token: int = 0) -> Ins
         token: Number of the token whose vector is shown in steps, from 0.
     """
     tokens = as_tokens(sentence, elmo.tokenizer, subject="the sentence")
+    if not len(tokens):
+        raise DataError("the sentence must have at least one token; found none")
     if not 0 <= token < len(tokens):
         raise DataError(f"token must be in 0..{len(tokens) - 1}; found {token}")
     layers = cast("Floats", elmo.encode(tokens, layers="all", dtype="float32").vectors)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import ipaddress
 import json
 import logging
 import math
@@ -101,8 +102,10 @@ class App:
         self.service: Service | None = None
         self.load_error: str | None = None
         self.is_draining = False
-        self.words = Lane("words", max_wait=options.max_wait, observe=self.metrics.observe_batch)
-        self.calls = Lane("calls", max_wait=options.max_wait, min_measured=1)
+        self.words = Lane(
+            "words", max_wait=options.max_wait, max_seconds=options.timeout, observe=self.metrics.observe_batch
+        )
+        self.calls = Lane("calls", max_wait=options.max_wait, max_seconds=options.timeout, min_measured=1)
         self._load = load or partial(Service.load, options)
         self._memory = 0  # bytes that are reserved for requests and replies
         self._n_requests = 0
@@ -110,7 +113,9 @@ class App:
         self._max_body = int(options.max_body_mb * 1e6)
         self._max_reply = int(options.max_reply_mb * 1e6)
         self._hosts = {name.lower() for name in (*LOOPBACK_NAMES, options.host, *options.allowed_hosts)}
-        self._any_host = not options.is_loopback and not options.allowed_hosts  # keys protect the service there
+        # On other addresses, keys protect the service; without keys, an address in numbers cannot be rebound.
+        self._any_host = not options.is_loopback and not options.allowed_hosts and bool(self.keys)
+        self._any_address = not options.is_loopback and not options.allowed_hosts
         self._origins = frozenset(origin.lower().encode() for origin in options.cors_origins)
         self.routes: dict[str, dict[str, Handler]] = self._build_routes()
         self.metrics.watch(queued=lambda: self.words.queued_tokens + self.calls.queued_tokens,
@@ -247,7 +252,7 @@ class App:
             return
         host = call.headers.get(b"host", b"").decode("latin-1").lower()
         match = _HOST.fullmatch(host)
-        if match is None or match[1] not in self._hosts:
+        if match is None or not (match[1] in self._hosts or (self._any_address and _is_address(match[1]))):
             raise RequestError("this host name is not allowed; see --allowed-host", status=403, code="forbidden_host")
 
     def _check_origin(self, call: Call, origin: bytes) -> None:
@@ -609,6 +614,14 @@ def _expire(lane: Lane, work: Work) -> None:
     lane.cancel(work)
     if not work.future.done():
         work.future.set_exception(DeadlineError())
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name.strip("[]"))
+    except ValueError:
+        return False
+    return True
 
 
 def _request_id(header: bytes | None) -> str:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -29,6 +30,7 @@ from elmo.text.tokenizers import Tokens
 logger = logging.getLogger(__name__)
 
 BATCH_SECONDS = 0.04  # target duration of a batch, so that a new request waits only for a short time
+MAX_BATCH_SECONDS = 0.15  # the same if many requests wait: they wait anyway, and large batches are faster per token
 MIN_BATCH_TOKENS, MAX_BATCH_TOKENS = 256, 8192
 PIECE_TOKENS = 1024  # tokens of a large request that are done before a request that comes later
 START_RATE = 5_000.0  # tokens per second that are assumed until the speed has been measured
@@ -49,7 +51,7 @@ class DeadlineError(Exception):
 
 
 class TooMuchWorkError(Exception):
-    """The work of a request would take longer than its deadline allows; ``seconds`` is the estimate."""
+    """The work of a request would take longer than any deadline allows; ``seconds`` is the estimate."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"the request would take about {seconds:.0f} seconds, longer than its deadline allows")
@@ -101,6 +103,7 @@ class Lane:
         name: str,
         *,
         max_wait: float,
+        max_seconds: float = math.inf,
         min_measured: int = MIN_BATCH_TOKENS,
         observe: Callable[[int, int, float], None] | None = None,
     ) -> None:
@@ -109,12 +112,14 @@ class Lane:
         Args:
             name: Name of the thread.
             max_wait: Longest estimated time until new work starts, in seconds.
+            max_seconds: Longest estimated duration of the work of one request.
             min_measured: Cost of the smallest batch from which the speed is measured. A small batch is slower per token
                 than a full one.
             observe: Function that is called with the tokens, the requests and the seconds of each batch.
         """
         self.name = name
         self._max_wait = max_wait
+        self._max_seconds = max_seconds
         self._min_measured = min_measured
         self._observe = observe
         self._queue: deque[Work] = deque()
@@ -176,8 +181,10 @@ class Lane:
         self.check_room()
         work.enqueued = time.monotonic()
         seconds = work.cost / self._rate
-        if seconds > work.deadline - work.enqueued:
+        if seconds > self._max_seconds:
             raise TooMuchWorkError(seconds)
+        if seconds > work.deadline - work.enqueued:
+            raise DeadlineError
         with self._condition:
             self._add_cost(work)
             self._queue.append(work)
@@ -218,7 +225,8 @@ class Lane:
 
     def _take_batch(self) -> list[tuple[Work, list[Tokens]]]:
         """Take the next batch from the queue: a call, or sentences of several requests."""
-        limit = min(max(int(self._rate * BATCH_SECONDS), MIN_BATCH_TOKENS), MAX_BATCH_TOKENS)
+        seconds = min(max(BATCH_SECONDS, self.wait / 4), MAX_BATCH_SECONDS)
+        limit = min(max(int(self._rate * seconds), MIN_BATCH_TOKENS), MAX_BATCH_TOKENS)
         batch: list[tuple[Work, list[Tokens]]] = []
         key, n_tokens = None, 0
         unfinished: list[Work] = []
