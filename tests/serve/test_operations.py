@@ -116,7 +116,7 @@ def test_sighup_loads_the_models_again_without_losing_a_request(start_server: St
 @pytest.mark.skipif(sys.platform != "linux", reason="finds the workers in /proc")
 def test_a_worker_that_is_killed_comes_back_while_the_others_answer(start_server: StartServer) -> None:
     server = start_server("--workers", "2")
-    wait_for(lambda: len(server.children()) == 2)
+    wait_for(lambda: "serving at" in server.log.read_text())  # all workers are ready
     workers = server.children()
     with Clients(server, 2) as clients:
         os.kill(workers[0], signal.SIGKILL)
