@@ -29,17 +29,15 @@ import argparse
 import json
 import lzma
 import tempfile
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import permutations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from embedding import random_model
-from precision import accuracy, read
+from precision import accuracy, read, triples
 
 from elmo import Elmo, perplexity, similarity
 from elmo.formats import bundled_models
@@ -274,17 +272,6 @@ def _unit(vector: Vectors) -> Vectors:
 def _mean(vectors: Vectors) -> Vectors:
     """Return the mean; zeros without any vector."""
     return vectors.mean(axis=0) if len(vectors) else np.zeros(vectors.shape[1], vectors.dtype)
-
-
-def triples(rows: list[list[str]]) -> Iterator[tuple[int, int, int]]:
-    """Yield a sentence, another one with the same word and sense, and one with another sense of the word."""
-    by_word: dict[str, list[int]] = defaultdict(list)
-    for number, row in enumerate(rows):
-        by_word[row[0]].append(number)
-    for numbers in by_word.values():
-        for a, b, c in permutations(numbers, 3):
-            if rows[a][1] == rows[b][1] != rows[c][1]:
-                yield a, b, c
 
 
 def tags(train: Path, dev: Path, systems: list[System]) -> dict[str, float]:

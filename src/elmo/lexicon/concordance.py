@@ -98,7 +98,7 @@ def build_concordance(
     if sort == "similarity" and to is None:
         raise ConfigError("to must be a usage or a marked sentence if lines are sorted by similarity")
     numbers, usages = sample_usages(index, word, limit=limit, seed=seed)
-    similarities = None if to is None else _similarities(index, usages, elmo, to)
+    similarities = None if to is None else similarities_to(index, usages, elmo, to)
     senses = assign_senses(usages, word=word, seed=seed) if sort == "meaning" else None
     order = _sort_lines(usages, sort, similarities, senses)
     lines = tuple(
@@ -148,7 +148,8 @@ def arrange_usages(vectors: NDArray[Any]) -> NDArray[np.float64]:
     return np.round(positions / max(float(np.abs(positions).max(initial=0.0)), 1e-9), 4) + 0.0
 
 
-def _similarities(index: Index, usages: Usages, elmo: Elmo, to: int | str | Sequence[str]) -> NDArray[np.float64]:
+def similarities_to(index: Index, usages: Usages, elmo: Elmo, to: int | str | Sequence[str]) -> NDArray[np.float64]:
+    """Compute the cosine of each usage (usage,) with a usage of the index, or with the marked word of a sentence."""
     if isinstance(to, int):
         query = index.vectors([to])
     else:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from elmo.errors import DataError
-from elmo.lexicon.concordance import arrange_usages, assign_senses, sample_usages
+from elmo.lexicon.concordance import arrange_usages, assign_senses, sample_usages, similarities_to
 from elmo.lexicon.usages import Usages, unit_rows
 from elmo.serve.replies import offsets_json, to_json
 from elmo.serve.scheduler import cost_of
@@ -117,7 +117,9 @@ def map_usages(index: LoadedIndex, request: dict[str, Any]) -> dict[str, Any]:
         usages, word=word, n_clusters=request["n_clusters"], name_of=_name_quickly(index.model), seed=seed
     )
     positions = arrange_usages(usages.vectors)
-    similarities = None if request["to"] is None else index.similarities(usages, request["to"])
+    similarities = (
+        None if request["to"] is None else similarities_to(index.index, usages, index.model.second, request["to"])
+    )
     lines = [
         {
             **_usage_json(usage), "number": int(numbers[k]), "x": positions[k, 0], "y": positions[k, 1],

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from elmo.lexicon.index import Index
     from elmo.lexicon.senses import NameOf
     from elmo.lexicon.substitutes import Substituter
-    from elmo.lexicon.usages import Usages
     from elmo.predict.expectations import Expectations
     from elmo.predict.scores import Scorer
     from elmo.serve.explore import Periods
@@ -60,8 +59,7 @@ class LoadedModel:
     @cached_property
     def second(self) -> Elmo:
         """The same weights with other threads, so that a long call does not stop the batches of the first."""
-        name = self.elmo.tokenizer
-        return Elmo(self.elmo.pretrained, tokenizer=name, dtype=self.elmo.precision)
+        return Elmo(self.elmo.pretrained, tokenizer=self.elmo.tokenizer, dtype=self.elmo.precision)
 
     def describe(self, max_tokens: int) -> dict[str, Any]:
         """Return the entry of this model in the list of models."""
@@ -342,15 +340,6 @@ class LoadedIndex:
             "object": "senses", "index": self.name, **senses.to_json(), "labels": senses.labels.tolist(),
             "numbers": numbers.tolist(),
         }  # fmt: skip
-
-    def similarities(self, usages: Usages, sentence: Any) -> Vectors:
-        """Return the cosine of each usage with the marked word of a sentence, (usage,)."""
-        from elmo.lexicon.usages import embed_usages, find_marked_usage, unit_rows
-
-        elmo = self.model.second
-        usage = find_marked_usage(elmo.tokenizer, sentence, usages.items[0].word, number=1)
-        query = embed_usages(elmo, [usage], layers=self.index.layers, start=self.index.start).vectors
-        return (unit_rows(usages.vectors) * unit_rows(query)).sum(axis=1).clip(-1, 1)
 
 
 # --- Service ----------------------------------------------------------------------------------------
