@@ -1,0 +1,178 @@
+"""Arrow: encodings and the output of jobs as Arrow tables, for pyarrow, pandas, polars and DuckDB.
+
+A table has one row per sentence: ``tokens`` (list of strings) and ``vectors`` (list of fixed-size lists), or ``vector``
+(a fixed-size list) with pooling. Other libraries take over the memory of a table without copying it:
+``polars.from_arrow(table)``, ``duckdb.sql("from table")``, ``table.to_pandas(types_mapper=pandas.ArrowDtype)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elmo.embed.encoding import Encoding
+from elmo.errors import ChecksumError, DataError, ShapeError, importing_extra
+from elmo.jobs.manifest import OutputFiles, read_manifest
+from elmo.jobs.reader import read_embeddings, read_shard
+from elmo.jobs.shard import Shard
+from elmo.storage.files import compute_sha256, format_path
+
+if TYPE_CHECKING:
+    import pyarrow
+
+    from elmo.embed.encoding import Pooling
+
+with importing_extra("Arrow", extra="parquet"):
+    import pyarrow as pa
+
+_LAYERS = b"elmo.layers"  # metadata of the field "vectors": number of layers
+
+
+def to_arrow(encodings: Encoding | Iterable[Encoding], *, pooling: Pooling | None = None) -> pyarrow.Table:
+    """Convert encodings to a table with the columns ``tokens`` and ``vectors``, or ``vector`` with pooling.
+
+    The table of a single encoding shares its memory; the vectors of several encodings are copied once.
+
+    Args:
+        encodings: One encoding, or several with vectors of the same width.
+        pooling: Store one vector per sentence: "mean", "max" or "ends".
+    """
+    rows = [encodings] if isinstance(encodings, Encoding) else list(encodings)
+    tokens = pa.array([[_clean(token) for token in row.tokens] for row in rows], pa.list_(pa.string()))
+    if pooling is not None:
+        pooled = [np.asarray(_to_numpy(row.sentence(pooling))) for row in rows]
+        return pa.table(
+            {"tokens": tokens, "vector": _fixed_lists(np.stack(pooled) if rows else np.zeros((0, 0), np.float32))}
+        )
+    arrays = [_to_numpy(row.vectors) for row in rows]
+    n_layers = {array.shape[0] if array.ndim == 3 else 0 for array in arrays}
+    if len(n_layers) > 1 or len({array.shape[-1] for array in arrays}) > 1:
+        raise ShapeError("the encodings of a table must have vectors of the same shape; found several")
+    flat = [_token_rows(array) for array in arrays]
+    whole = flat[0] if len(flat) == 1 else np.concatenate(flat) if flat else np.zeros((0, 0), np.float32)
+    return _sentence_table(tokens, whole, [len(row) for row in rows], n_layers=n_layers.pop() if n_layers else 0)
+
+
+def from_arrow(table: Any) -> list[Encoding]:
+    """Convert a table with the columns ``tokens`` and ``vectors`` to encodings.
+
+    The vectors are views of the memory of the table.
+
+    Args:
+        table: A table of pyarrow, polars, pandas (with Arrow types) or DuckDB, or anything else with the Arrow
+            interface (``__arrow_c_stream__``).
+    """
+    if not isinstance(table, pa.Table):
+        table = pa.table(table)
+    missing = {"tokens", "vectors"} - set(table.column_names)
+    if missing:
+        raise DataError(
+            f"the table must have the columns tokens and vectors; found {', '.join(table.column_names)[:200]}"
+        )
+    metadata = table.schema.field("vectors").metadata or {}
+    n_layers = int(metadata.get(_LAYERS, 0))
+    encodings: list[Encoding] = []
+    for batch in table.select(["tokens", "vectors"]).to_batches():
+        words, column = batch.column(0).to_pylist(), batch.column(1)
+        values = column.flatten()
+        if not pa.types.is_fixed_size_list(values.type):
+            raise DataError(f"the column vectors must be lists of fixed-size lists; found {column.type}")
+        rows = values.flatten().to_numpy(zero_copy_only=False).reshape(len(values), values.type.list_size)
+        ends = np.cumsum([0 if item is None else len(item) for item in words])
+        if len(ends) and ends[-1] != len(rows):
+            raise DataError(
+                f"tokens and vectors must be lists of the same length; found {ends[-1]} tokens, {len(rows)} vectors"
+            )
+        for begin, end, item in zip([0, *ends.tolist()], ends.tolist(), words, strict=False):
+            part = rows[begin:end]
+            shape = (len(part), n_layers, part.shape[1] // n_layers) if n_layers else part.shape
+            vectors = part.reshape(shape).transpose(1, 0, 2) if n_layers else part
+            encodings.append(Encoding(tuple(item or ()), vectors))
+    return encodings
+
+
+def read_job(path: str | Path, *, verify: bool = True) -> pyarrow.RecordBatchReader:
+    """Read the output of ``elmo embed`` as a stream of Arrow batches, one per shard, in the order of the input.
+
+    Only one shard is in memory, and the batches share its memory (those of HDF5 and JSON lines are copied).
+
+    Args:
+        path: The output of a job, its manifest, or a single shard.
+        verify: Check the SHA-256 of each file that the manifest lists.
+    """
+    batches = _read_batches(Path(path), verify=verify)
+    first = next(batches, None)
+    if first is None:
+        raise DataError(f"{Path(path).name[:80]!r}: expected an embedding file, found no sentences")
+
+    def chain() -> Iterator[pyarrow.RecordBatch]:
+        yield first
+        yield from batches
+
+    return pa.RecordBatchReader.from_batches(first.schema, chain())
+
+
+def _read_batches(path: Path, *, verify: bool) -> Iterator[pyarrow.RecordBatch]:
+    if path.suffix.lower() not in (".npz", ".safetensors", ".parquet") and not path.name.endswith(".manifest.json"):
+        yield from to_arrow(read_embeddings(path, verify=verify)).to_batches()
+        return
+    files: list[tuple[Path, str | None]] = [(path, None)]
+    if not path.is_file() or path.name.endswith(".manifest.json"):
+        read_embeddings(path, verify=False)  # reports a missing or unfinished job
+        manifest = path if path.name.endswith(".manifest.json") else OutputFiles(path).manifest
+        records = read_manifest(manifest)
+        if records.sha256:  # an assembled HDF5 file
+            yield from to_arrow(read_embeddings(path, verify=verify)).to_batches()
+            return
+        files = [(path.parent / record.file, record.sha256 if verify else None) for record in records.shards]
+    for file, sha256 in files:
+        if sha256 is not None and compute_sha256(file) != sha256:
+            raise ChecksumError(f"{format_path(file)}: the file is damaged; run the job again to repair it")
+        yield from shard_table(read_shard(file)).to_batches()
+
+
+def shard_table(shard: Shard) -> pyarrow.Table:
+    """Convert a shard to a table without copying its vectors (with several layers, they are copied)."""
+    layers = shard.vectors.shape[0] if shard.vectors.ndim == 3 else 0
+    words = pa.array([_clean(token) for token in shard.tokens()], pa.string())
+    tokens = pa.ListArray.from_arrays(_offsets(shard.lengths), words)
+    return _sentence_table(tokens, _token_rows(shard.vectors), shard.lengths, n_layers=layers)
+
+
+def _sentence_table(
+    tokens: pyarrow.Array, flat: NDArray[Any], lengths: Sequence[int] | NDArray[Any], *, n_layers: int
+) -> pyarrow.Table:
+    vectors = pa.ListArray.from_arrays(_offsets(lengths), _fixed_lists(flat))
+    field = pa.field("vectors", vectors.type, metadata={_LAYERS: str(n_layers).encode()} if n_layers else None)
+    return pa.table([tokens, vectors], schema=pa.schema([pa.field("tokens", tokens.type), field]))
+
+
+def _token_rows(vectors: NDArray[Any]) -> NDArray[Any]:
+    """Return vectors (time, width) as they are, and (layer, time, width) as (time, layer · width)."""
+    if vectors.ndim == 2:
+        return vectors
+    n_layers, time, width = vectors.shape
+    return vectors.transpose(1, 0, 2).reshape(time, n_layers * width)
+
+
+def _fixed_lists(rows: NDArray[Any]) -> pyarrow.FixedSizeListArray:
+    """Wrap rows (row, width) without copying them."""
+    flat = np.ascontiguousarray(rows).reshape(-1)
+    return pa.FixedSizeListArray.from_arrays(pa.array(flat), rows.shape[1] or 1)
+
+
+def _offsets(lengths: Sequence[int] | NDArray[Any]) -> pyarrow.Array:
+    return pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
+
+
+def _to_numpy(vectors: Any) -> NDArray[Any]:
+    return vectors if isinstance(vectors, np.ndarray) else cast("Any", vectors).detach().cpu().float().numpy()
+
+
+def _clean(text: str) -> str:
+    """Replace lone surrogates, which Arrow cannot store."""
+    return text.encode("utf-8", "replace").decode()
