@@ -26,7 +26,7 @@ def words(elmo: Elmo, word: str, *sentences: str) -> list[str]:
 
 
 def test_each_layer_and_the_average_have_a_matrix_of_cosines(elmo: Elmo) -> None:
-    result = compare(elmo, "bank", [RIVER, MONEY])
+    result = compare(elmo, "bank", [RIVER, MONEY], layers="all")
     assert list(result.matrices) == ["0", "1", "2", "average"]
     river, money = elmo.encode([RIVER, MONEY], layers="all")
     a, b = np.asarray(river.word("bank")), np.asarray(money.word("bank"))
@@ -39,13 +39,13 @@ def test_each_layer_and_the_average_have_a_matrix_of_cosines(elmo: Elmo) -> None
 
 
 def test_only_the_token_layer_ignores_context(elmo: Elmo) -> None:
-    result = compare(elmo, "bank", [RIVER, MONEY])
+    result = compare(elmo, "bank", [RIVER, MONEY], layers="all")
     assert result.matrices["0"][0, 1] == pytest.approx(1.0, abs=1e-12)
     assert result.matrices["2"][0, 1] < 0.9999
 
 
 def test_rows_name_every_pair_of_every_layer_once(elmo: Elmo) -> None:
-    result = compare(elmo, "bank", [RIVER, MONEY, "a bank"])
+    result = compare(elmo, "bank", [RIVER, MONEY, "a bank"], layers="all")
     rows = list(result.rows())
     assert [row[:3] for row in rows[:3]] == [("0", 0, 1), ("0", 0, 2), ("0", 1, 2)]
     assert len(rows) == 4 * 3
@@ -53,13 +53,14 @@ def test_rows_name_every_pair_of_every_layer_once(elmo: Elmo) -> None:
 
 
 @pytest.mark.parametrize(
-    ("layers", "names"), [("top", ["2"]), ("average", ["average"]), ("concat", ["concat"]), (1, ["1"])]
+    ("layers", "names"),
+    [("sense", ["sense"]), ("top", ["2"]), ("average", ["average"]), ("concat", ["concat"]), (1, ["1"])],
 )
 def test_layers_can_be_selected(elmo: Elmo, layers: str, names: list[str]) -> None:
     result = compare(elmo, "bank", [RIVER, MONEY], layers=layers)
     assert list(result.matrices) == names
     if names[0].isdigit():
-        expected = compare(elmo, "bank", [RIVER, MONEY]).matrices[names[0]]
+        expected = compare(elmo, "bank", [RIVER, MONEY], layers="all").matrices[names[0]]
         np.testing.assert_array_equal(result.matrices[names[0]], expected)
 
 
@@ -83,7 +84,7 @@ def test_a_word_is_not_found_inside_another(elmo: Elmo) -> None:
 
 
 def test_a_phrase_has_all_its_tokens(elmo: Elmo) -> None:
-    result = compare(elmo, "New York", ["I love New  York !", ["new", "york"]])
+    result = compare(elmo, "New York", ["I love New  York !", ["new", "york"]], layers="all")
     assert [use.tokens for use in result.uses] == [("New", "York"), ("new", "york")]
     vectors = np.asarray(elmo.encode("I love New  York !", layers="top").span(2, 4))
     other = np.asarray(elmo.encode([["new", "york"]], layers="top")[0].span(0, 2))
@@ -91,7 +92,7 @@ def test_a_phrase_has_all_its_tokens(elmo: Elmo) -> None:
 
 
 def test_a_mark_selects_another_occurrence_or_another_word(elmo: Elmo) -> None:
-    result = compare(elmo, "bank", ["the bank by the [[bank]]", "the river [[shore]] ."])
+    result = compare(elmo, "bank", ["the bank by the [[bank]]", "the river [[shore]] ."], layers="all")
     assert [(use.text, use.word, use.span) for use in result.uses] == [
         ("the bank by the bank", "bank", (16, 20)),
         ("the river shore .", "shore", (10, 15)),
@@ -145,7 +146,7 @@ def test_unusual_characters_are_ordinary_text(elmo: Elmo) -> None:
 
 
 def test_json_has_the_whole_comparison(elmo: Elmo) -> None:
-    result = compare(elmo, "bank", [RIVER, MONEY])
+    result = compare(elmo, "bank", [RIVER, MONEY], layers="all")
     values = json.loads(json.dumps(result.to_json()))
     assert values["word"] == "bank"
     assert values["uses"][0] == {"text": RIVER, "word": "bank", "span": [13, 17], "tokens": ["bank"]}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
+import multiprocessing
 import os
 import pickle
 import subprocess
@@ -10,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from itertools import count
 from pathlib import Path
 
@@ -216,6 +219,66 @@ def test_a_predictor_follows_conversions_from_call_to_call() -> None:
     assert predictor.freeze().words(["the"]).vectors.dtype == torch.float32
     elmo.to(dtype="float64")
     assert predictor.freeze().words(["the"]).vectors.dtype == torch.float64
+
+
+@pytest.mark.slow
+def test_tasks_of_asyncio_share_a_model_while_it_is_converted_and_copied() -> None:
+    dtypes = ["float32", "float64"]
+    expected = {dtype: encode(Elmo(wide_model(), dtype=dtype)) for dtype in dtypes}
+    elmo = Elmo(wide_model())
+
+    async def run() -> list[list[bytes]]:
+        async def convert() -> None:
+            for k in range(20):
+                await asyncio.to_thread(elmo.to, dtype=dtypes[k % 2])
+                copied = await asyncio.to_thread(lambda: pickle.loads(pickle.dumps(elmo)))
+                assert copied.precision in dtypes
+
+        async def work() -> list[list[bytes]]:
+            return [await asyncio.to_thread(encode, elmo, batch_size=2) for _ in range(4)]
+
+        results, *_ = await asyncio.wait_for(
+            asyncio.gather(asyncio.gather(*(work() for _ in range(6))), convert()), timeout=120
+        )
+        return [result for several in results for result in several]
+
+    results = asyncio.run(run())
+    assert len(results) == 24
+    assert all(result in expected.values() for result in results)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_model_is_passed_to_new_processes(method: str) -> None:
+    if method not in multiprocessing.get_all_start_methods():
+        pytest.skip(f"this system has no {method}")
+    elmo = Elmo(wide_model())
+    expected = encode(elmo)
+    is_over = threading.Event()
+    busy = threading.Thread(target=lambda: [encode(elmo) for _ in iter(is_over.is_set, True)], daemon=True)
+    busy.start()
+    try:
+        with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context(method)) as pool:
+            results = list(pool.map(encode, [elmo] * 2, timeout=200))
+    finally:
+        is_over.set()
+        busy.join(20)
+    assert results == [expected] * 2
+
+
+@pytest.mark.slow
+def test_the_long_run_counts_what_is_wrong_and_what_hangs(tmp_path: Path) -> None:
+    """``benchmarks/concurrency.py``, at a small size; the full size is 100,000 sentences and 1,000 forks."""
+    Elmo(wide_model()).save_pretrained(tmp_path / "model")
+    root = Path(__file__).parents[2]
+    sizes = ["--model", str(tmp_path / "model"), "--sentences", "200", "--forks", "2" if hasattr(os, "fork") else "0"]
+    done = subprocess.run(
+        [sys.executable, str(root / "benchmarks" / "concurrency.py"), *sizes],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "sentences in 8 threads: 0 wrong, 0 threads hung" in done.stdout
 
 
 _FORKS = """

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 EXAMPLES = opt.examples(
     "elmo compare bank 'the bank of the river' 'the bank has money'",
     "elmo compare bank 'a bank' 'two [[banks]]' 'BANK' --json",
+    "elmo compare bank 'the bank of the river' 'the bank has money' --layers all",
     "elmo compare 苹果 '他每天吃一个苹果' '苹果发布了新款手机' --model zh",
     "elmo compare bank 'a bank' 'the bank' --picture bank.png",
 )
@@ -32,21 +33,28 @@ def command(
     ],
     *,
     model: opt.Model = None,
-    layers: opt.Layers = "all",
+    layers: opt.Layers = "sense",
     picture: opt.Picture = None,
     as_json: opt.AsJson = False,
     tokenizer: opt.Tokenizer = None,
     start: opt.Start = "zero",
     device: opt.Device = "cpu",
 ) -> None:
-    """Compare a word in two or more sentences, with a table of similarities for each layer."""
+    """Compare a word in two or more sentences, with a table of similarities.
+
+    The similarities are also ranked among random usages of the word, if the model has similarity statistics (see elmo
+    calibrate). --layers all shows a table for each layer.
+    """
     from elmo.embed.comparison import compare
     from elmo.embed.elmo import Elmo
 
     elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer)
     warn_about_script(elmo.tokenizer, sentences)
     comparison = compare(elmo, word, sentences, layers=opt.parse_layers(layers), start=start)
-    print_results(comparison.to_json(), _format_lines(comparison), as_json=as_json)
+    lines = _format_lines(comparison)
+    if "sense" in comparison.matrices and not comparison.ranks:
+        lines += ["", "no ranks: this model has no similarity statistics; add them with: elmo calibrate MODEL TEXT"]
+    print_results(comparison.to_json(), lines, as_json=as_json)
     if picture:
         from elmo.plots.compare import draw_comparison
 
@@ -55,7 +63,7 @@ def command(
 
 
 def _format_lines(comparison: Comparison) -> list[str]:
-    """Return the lines to print: the sentences, then a table of similarities for each layer."""
+    """Return the lines to print: the sentences, a table of similarities for each kind of vectors, and the ranks."""
     labels = [f"S{k}" for k in range(1, len(comparison.uses) + 1)]
     size = max(map(len, labels))
     lines = [f"{label:{size}}  {use.marked(one_line)}" for label, use in zip(labels, comparison.uses, strict=True)]
@@ -64,4 +72,6 @@ def _format_lines(comparison: Comparison) -> list[str]:
         lines += ["", f"{title:{max(size, 8)}}" + "".join(f"{label:>8}" for label in labels)]
         for label, row in zip(labels, matrix.tolist(), strict=True):
             lines.append(f"{label:{max(size, 8)}}" + "".join(f"{value:8.3f}" for value in row))
+    if comparison.ranks:
+        lines += ["", *(f"{labels[a]}, {labels[b]}: {rank}" for (a, b), rank in comparison.ranks.items())]
     return lines

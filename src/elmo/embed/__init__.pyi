@@ -1,6 +1,8 @@
+from .calibration import calibrate_model as calibrate_model
 from .comparison import Comparison as Comparison
 from .comparison import Use as Use
 from .comparison import compare as compare
+from .comparison import rank_similarity as rank_similarity
 from .elmo import Elmo as Elmo
 from .encoding import Encoding as Encoding
 from .encoding import similarity as similarity
@@ -17,7 +19,9 @@ __all__ = [
     "Inside",
     "Use",
     "add_warm_state",
+    "calibrate_model",
     "compare",
     "look_inside",
+    "rank_similarity",
     "similarity",
 ]

@@ -1,10 +1,11 @@
-"""Compare the vectors of a word in different sentences, for each layer."""
+"""Compare the vectors of a word in different sentences."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import combinations
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -13,6 +14,8 @@ from numpy.typing import NDArray
 from elmo.embed.encoding import LayerChoice, Vectors, similarity
 from elmo.embed.find import Span, excerpt, find_word, joined_offsets, parse_mark
 from elmo.errors import ConfigError, DataError
+from elmo.formats.similarity import SimilarityRank
+from elmo.text.chinese import simplify_word
 from elmo.text.tokenizers import Tokens
 
 if TYPE_CHECKING:
@@ -54,12 +57,15 @@ class Comparison:
     Attributes:
         word: The word.
         uses: The usage in each sentence.
-        matrices: For each layer name ("0", "1", …, "average"), a matrix of cosines (usage, usage).
+        matrices: For each kind of vectors ("sense", "0", "1", …, "average"), a matrix of cosines (usage, usage).
+        ranks: Rank of each cosine of ``matrices["sense"]`` among random pairs of usages of the word, for each pair of
+            usages, numbered from 0; empty without "sense", and if the model has no similarity statistics.
     """
 
     word: str
     uses: tuple[Use, ...]
     matrices: Mapping[str, NDArray[np.float64]]
+    ranks: Mapping[tuple[int, int], SimilarityRank] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"Comparison({self.word!r} in {len(self.uses)} sentences, layers: {', '.join(self.matrices)})"
@@ -78,7 +84,10 @@ class Comparison:
             for use in self.uses
         ]
         similarities = {layer: matrix.tolist() for layer, matrix in self.matrices.items()}
-        return {"word": self.word, "uses": uses, "similarities": similarities}
+        ranks = [
+            {"uses": list(pair), "share": rank.share, "word": rank.word} for pair, rank in sorted(self.ranks.items())
+        ]
+        return {"word": self.word, "uses": uses, "similarities": similarities, "ranks": ranks}
 
 
 def compare(
@@ -86,7 +95,7 @@ def compare(
     word: str,
     sentences: Sequence[str | Sequence[str]],
     *,
-    layers: LayerChoice | int = "all",
+    layers: LayerChoice | int = "sense",
     start: Start = "zero",
 ) -> Comparison:
     """Compute the cosine similarity of a word, or of a phrase such as "New York", in each pair of sentences.
@@ -99,6 +108,7 @@ def compare(
         word: A word or a phrase.
         sentences: Two or more sentences, each a string or a list of tokens.
         layers: As in ``Elmo.encode``; "all" compares each layer and the average of all layers.
+            With "sense", the similarities are also ranked, if the model has similarity statistics.
         start: As in ``Elmo.encode``.
     """
     if not word.strip():
@@ -127,11 +137,34 @@ def compare(
         uses.append(use)
         inputs.append(tokens)
         spans.append((inside[0], inside[-1] + 1))
-    encodings = elmo.encode(inputs, layers="all", start=start)
+    is_sense = isinstance(layers, str) and layers == "sense"
+    encodings = elmo.encode(inputs, layers="sense" if is_sense else "all", start=start)
     vectors = np.stack(
         [cast("Vectors", encoding.span(*span)) for encoding, span in zip(encodings, spans, strict=True)]
-    )  # (usage, layer, width)
-    return Comparison(word, tuple(uses), _compute_matrices(vectors, layers))
+    )  # (usage, layer, width), or (usage, width) for sense
+    if not is_sense:
+        return Comparison(word, tuple(uses), _compute_matrices(vectors, layers))
+    cosines = cast("NDArray[np.float64]", similarity(vectors, vectors))
+    ranks: dict[tuple[int, int], SimilarityRank] = {}
+    for a, b in combinations(range(n), 2):
+        if (rank := rank_similarity(elmo, word, float(cosines[a, b]))) is not None:
+            ranks[a, b] = rank
+    return Comparison(word, tuple(uses), {"sense": cosines}, ranks)
+
+
+def rank_similarity(elmo: Elmo, word: str, cosine: float) -> SimilarityRank | None:
+    """Rank the cosine of two usages of a word among random pairs of usages of this word.
+
+    The cosine must be that of vectors with ``layers="sense"``. Words that are rare in the text of ``elmo calibrate``
+    are ranked among the usages of all words. The result is None if the model has no similarity statistics.
+    """
+    statistics = elmo.pretrained.similarity
+    return None if statistics is None else statistics.rank(spell_entry(elmo, word), cosine)
+
+
+def spell_entry(elmo: Elmo, word: str) -> str:
+    """Return a word as it is spelled in the similarity statistics of a model."""
+    return (simplify_word(word) if elmo.config.alphabet == "simplified" else word).lower()
 
 
 def _read_sentence(
@@ -157,5 +190,5 @@ def _compute_matrices(vectors: Vectors, layers: str | int) -> dict[str, NDArray[
     if layers == "concat":
         selected = {"concat": vectors.reshape(len(vectors), -1)}
     if not selected:
-        raise ConfigError(f"layers must be average, top, all, concat or 0..{n_layers - 1}; found {layers!r:.40}")
+        raise ConfigError(f"layers must be sense, average, top, all, concat or 0..{n_layers - 1}; found {layers!r:.40}")
     return {name: cast("NDArray[np.float64]", similarity(rows, rows)) for name, rows in selected.items()}

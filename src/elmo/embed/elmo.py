@@ -8,7 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack, cast, overload
 
+import numpy as np
+
 from elmo.embed.encoding import DTYPES, Encoding, LayerChoice, Vectors, layer_selector, vector_converter
+from elmo.embed.finite import Overflow, check_finite, not_finite
 from elmo.embed.start import Carry, Start, compute_warm_state, warm_start
 from elmo.engine.batches import BATCH_TOKENS, MAX_TOKENS, split_batches, track_progress
 from elmo.errors import ConfigError, DataError, SentenceTooLongError, StateError
@@ -20,8 +23,10 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from elmo.engine.bilm import PreparedWeights
+    from elmo.embed.sense import SenseView
+    from elmo.engine.bilm import EngineOutput, PreparedWeights
     from elmo.engine.matmul import Kernels
+    from elmo.formats.hub_upload import HubUpload
     from elmo.model.bilm import BiLmState
     from elmo.model.mix import LayerMix
     from elmo.storage.tensors import Dtype
@@ -40,6 +45,7 @@ class EncodeOptions(TypedDict, total=False):
     batch_size: int | None
     as_tensor: bool
     dtype: str | None
+    overflow: Overflow
     device: str | torch.device | None
     max_tokens: int | None
     show_progress: bool
@@ -97,6 +103,7 @@ class Elmo:
         self.indexer = model.indexer()
         self._engine = Engine(self.bilm, self.indexer)
         self._full_weights = model.weights  # the weights before they were rounded; see convert_weights
+        self._sense_view: SenseView | None = None  # for layers="sense", created on first use
         self.to(device, dtype=dtype)
 
     @classmethod
@@ -159,11 +166,25 @@ class Elmo:
 
         Args:
             folder: The folder to write.
-            dtype: Data type of the stored weights.
+            dtype: Data type of the stored weights: "float32", "float16", "bfloat16", or "int8" with a scale for each
+                row of a matrix.
         """
         from elmo.formats import native
 
         native.write(self.as_pretrained(), Path(folder), dtype=dtype)
+
+    def push_to_hub(self, repo_id: str, options: HubUpload | None = None) -> str:
+        """Upload the model with its current weights to the Hugging Face Hub, with a model card.
+
+        Returns the address of the commit. ``Elmo.from_pretrained(repo_id)`` loads the model again.
+
+        Args:
+            repo_id: The id of the model, such as "org/name". It is created if it does not exist.
+            options: Branch, access, and the metadata and scores of the model card.
+        """
+        from elmo.formats.hub_upload import HubUpload, upload
+
+        return upload(self.as_pretrained(), repo_id, options or HubUpload())
 
     def as_pretrained(self) -> Pretrained:
         """Return the model with its current weights, and with the name of its tokenizer in the metadata."""
@@ -276,6 +297,7 @@ class Elmo:
         batch_size: int | None = None,
         as_tensor: bool = False,
         dtype: str | None = None,
+        overflow: Overflow = "warn",
         device: str | torch.device | None = None,
         max_tokens: int | None = None,
         show_progress: bool = False,
@@ -287,11 +309,14 @@ class Elmo:
 
         Args:
             sentences: A string, or an iterable of strings and lists of tokens. Strings are tokenized.
-            layers: "average", "top", "concat", "all" (layer, time, width), a layer number or a ``LayerMix``.
+            layers: "average", "top", "concat", "all" (layer, time, width), a layer number or a ``LayerMix``; or
+                "sense", for comparing usages of words (see docs/vectors.md).
             start: State at the start of a sentence: "zero", "warm" (stored with the model) or a ``Carry``.
             batch_size: Number of sentences per batch. Default: as many as fit into 16,384 tokens.
             as_tensor: Return tensors instead of NumPy arrays.
             dtype: Data type of the returned vectors. Default: the precision of the network.
+            overflow: What to do if numbers are too large for ``dtype="float16"``: "saturate" (use the largest number in
+                float16), "warn" (the same, with a warning) or "error" (raise ``NotFiniteError``).
             device: Device to which the model is moved first.
             max_tokens: Maximum number of tokens in a sentence. A value below 16,384 also limits the default size of
                 batches. Default: 100,000.
@@ -303,15 +328,34 @@ class Elmo:
         tokenized = [self._tokenize(item, index, max_tokens=limit) for index, item in enumerate(items)]
         if device is not None:
             self.to(device)
-        select = layer_selector(layers, self.n_layers)
-        convert = vector_converter(as_tensor=as_tensor, dtype=dtype)
-        encodings = [
-            Encoding(tokens.tokens, convert(select(states)), tokens.text, tokens.offsets)
-            for tokens, states in self._run(
-                tokenized, start=start, batch_size=batch_size, max_tokens=limit, show_progress=show_progress
-            )
-        ]
+        view = self._view(layers)
+        convert = vector_converter(as_tensor=as_tensor, dtype=dtype, overflow=overflow)
+        batches = self._run(
+            tokenized, start=start, batch_size=batch_size, max_tokens=limit, show_progress=show_progress
+        )
+        encodings: list[Encoding] = []
+        with np.errstate(all="ignore"):
+            for batch, output in batches:
+                for number, (tokens, vectors) in enumerate(zip(batch, view(batch, output), strict=True)):
+                    converted = convert(vectors)
+                    if converted is None:
+                        raise not_finite(tokens.tokens, output.layers[number], vectors, precision=self.precision)
+                    encodings.append(Encoding(tokens.tokens, converted, tokens.text, tokens.offsets))
         return encodings[0] if is_single else encodings
+
+    def _view(
+        self, layers: LayerChoice | int | LayerMix
+    ) -> Callable[[Sequence[Tokens], EngineOutput], Iterable[Tensor]]:
+        """Return a function that computes the vectors of each sentence of a batch."""
+        if not isinstance(layers, str) or layers != "sense":
+            select = layer_selector(layers, self.n_layers)
+            return lambda batch, output: map(select, output.layers)
+        if self._sense_view is None:
+            from elmo.embed.sense import SenseView
+
+            self._sense_view = SenseView(self.vocab, self.softmax, self.indexer)
+        view, run_tasks = self._sense_view, self._engine.run_tasks
+        return lambda batch, output: view([tokens.tokens for tokens in batch], output, run_tasks)
 
     def _tokenize(self, sentence: Any, index: int, *, max_tokens: int | None = None) -> Tokens:
         tokens = as_tokens(sentence, self.tokenizer, subject=f"sentence {index}")
@@ -330,8 +374,8 @@ class Elmo:
         batch_size: int | None = None,
         max_tokens: int = MAX_TOKENS,
         show_progress: bool = False,
-    ) -> Iterator[tuple[Tokens, Tensor]]:
-        """Run the network; yield each sentence with all its layers (layer, time, width), in order."""
+    ) -> Iterator[tuple[list[Tokens], EngineOutput]]:
+        """Run the network; yield the sentences of each batch with their layers, in order."""
         if batch_size is not None and batch_size < 1:
             raise ConfigError(f"batch_size must be at least 1; found {batch_size}")
         prepared = self._engine.prepare()  # for all batches
@@ -355,7 +399,7 @@ class Elmo:
                 ) from error
             if carry is not None:
                 carry.update(output.state)
-            yield from zip(batch, output.layers, strict=True)
+            yield batch, output
 
     def _fixed_start(self, start: str, prepared: PreparedWeights) -> BiLmState | None:
         if start == "zero":
@@ -396,8 +440,12 @@ class Elmo:
             self._tokenize(row, index, max_tokens=MAX_TOKENS)
             for index, row in enumerate(read_rows(sentences, tokens, lengths))
         ]
-        layers = (states for _, states in self._run(rows, start=start))
-        return build_outputs(layers, [len(row) for row in rows], self.config, self.pretrained.mix)
+        layers = (states for _, output in self._run(rows, start=start) for states in output.layers)
+        with np.errstate(all="ignore"):
+            outputs = build_outputs(layers, [len(row) for row in rows], self.config, self.pretrained.mix)
+        for name, values in outputs.items():
+            check_finite(values, f"the values of {name!r}", precision=self.precision)
+        return outputs
 
     def warm_up(self, text: Iterable[Sentence], *, show_progress: bool = False) -> WarmState:
         """Compute a warm state from running text and store it in this object, for ``start="warm"``.

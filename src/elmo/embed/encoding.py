@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from elmo.embed.find import Span, find_phrase
+from elmo.embed.finite import MAX_HALF, OVERFLOWS, Overflow, check_array, check_finite, check_overflow, saturate
 from elmo.errors import ConfigError, DataError, ShapeError
 
 if TYPE_CHECKING:
@@ -19,8 +21,10 @@ if TYPE_CHECKING:
 
 
 Pooling = Literal["mean", "max", "ends"]
-LayerChoice = Literal["average", "top", "all", "concat"]
+LayerChoice = Literal["average", "top", "all", "concat", "sense"]
 Vectors = NDArray[np.floating]
+_log = logging.getLogger(__name__)
+_MIN_SQUARED, _MAX_SQUARED = 1e-140, 1e140  # the squares of numbers between these are float64 numbers
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 
 
@@ -140,7 +144,10 @@ class Encoding:
 def pool(vectors: Vectors | Tensor, pooling: Pooling) -> Vectors | Tensor:
     """Pool vectors (…, time, width) over time: to (…, width), or to (…, 2 · width) for "ends"."""
     if pooling == "mean":
-        return vectors.mean(-2)
+        with np.errstate(over="ignore"):
+            mean = vectors.mean(-2)
+        check_finite(mean, "the means of the vectors")
+        return mean
     if pooling == "max":
         return vectors.max(-2) if isinstance(vectors, np.ndarray) else vectors.amax(-2)
     if pooling == "ends":
@@ -157,9 +164,11 @@ def similarity(a: Vectors | Tensor, b: Vectors | Tensor) -> float | Vectors:
     """Return the cosine of two vectors, or the cosines of each row of ``a`` with each row of ``b``.
 
     The cosines are computed in float64, so that vectors in half precision lose no further precision. The
-    cosine with a zero vector is 0.
+    cosine with a zero vector is 0. Raises ``NotFiniteError`` if a vector contains nan or inf.
     """
     x, y = (_as_float64(vectors) for vectors in (a, b))
+    for name, vectors in (("a", x), ("b", y)):
+        check_array(vectors, f"the vectors {name!r}")
     if x.ndim not in (1, 2) or y.ndim not in (1, 2) or x.shape[-1] != y.shape[-1]:
         raise ShapeError(f"vectors must have one or two axes and the same width; found shapes {x.shape} and {y.shape}")
     cosines = np.clip(_normalize(np.atleast_2d(x)) @ _normalize(np.atleast_2d(y)).T, -1.0, 1.0)
@@ -175,12 +184,18 @@ def _as_float64(vectors: Vectors | Tensor) -> NDArray[np.float64]:
 
 
 def _normalize(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    largest = np.abs(rows).max(axis=1, keepdims=True, initial=0.0)
+    if largest.size and not _MIN_SQUARED < largest.min() <= largest.max() < _MAX_SQUARED:
+        rows = rows / np.where(largest > 0, largest, 1.0)  # the squares of huge or tiny numbers are inf or 0
     norms = np.linalg.norm(rows, axis=1, keepdims=True)
     return rows / np.where(norms > 0, norms, 1.0)
 
 
 def layer_selector(layers: LayerChoice | int | LayerMix, n_layers: int) -> Callable[[Tensor], Tensor]:
-    """Return a function that computes the selected vectors from all layers (layer, time, width)."""
+    """Return a function that computes the selected vectors from all layers (layer, time, width).
+
+    ``"sense"`` needs more than the layers of a token; see ``elmo.embed.sense``.
+    """
     import torch
 
     from elmo.model.bilm import Layers
@@ -210,9 +225,12 @@ def layer_selector(layers: LayerChoice | int | LayerMix, n_layers: int) -> Calla
         "all": lambda states: states,
         "concat": lambda states: states.transpose(0, 1).flatten(start_dim=1),
     }
+    if layers == "sense":
+        raise ConfigError("layers='sense' cannot be computed from the layers of a token; use Elmo.encode")
     if not isinstance(layers, str) or layers not in selectors:
         value = repr(layers) if isinstance(layers, str | bool) else type(layers).__name__
-        raise ConfigError(f"layers must be {', '.join(selectors)}, 0..{n_layers - 1} or a LayerMix; found {value[:40]}")
+        names = ", ".join(get_args(LayerChoice))
+        raise ConfigError(f"layers must be {names}, 0..{n_layers - 1} or a LayerMix; found {value[:40]}")
     return selectors[layers]
 
 
@@ -230,23 +248,61 @@ def _average(states: Tensor) -> Tensor:
     return torch.from_numpy(average)
 
 
-def vector_converter(*, as_tensor: bool, dtype: str | None) -> Callable[[Tensor], Any]:
-    """Return a function that converts a tensor to the requested dtype, and to NumPy unless ``as_tensor``."""
-    import torch
+def vector_converter(*, as_tensor: bool, dtype: str | None, overflow: Overflow = "warn") -> Callable[[Tensor], Any]:
+    """Return a function that converts a tensor to the requested dtype, and to NumPy unless ``as_tensor``.
+
+    ``overflow`` says what to do with numbers that are too large for float16: reduce them to the largest one, with or
+    without a warning, or raise ``NotFiniteError``. The function returns None for vectors that are not finite; call it
+    inside ``np.errstate(all="ignore")``.
+    """
+
+    if overflow not in OVERFLOWS:
+        check_overflow(overflow)
 
     if dtype is not None and dtype not in DTYPES:
         raise ConfigError(f"dtype must be one of {', '.join(DTYPES)}; found {dtype!r:.40}")
     if dtype == "bfloat16" and not as_tensor:
         raise ConfigError("dtype must not be bfloat16 for NumPy arrays; use as_tensor=True, or dtype='float16'")
 
+    is_reported = overflow != "warn"
+
     def convert(vectors: Tensor) -> Any:
-        if dtype is not None:
-            vectors = vectors.to(getattr(torch, dtype))
-        if as_tensor:
-            # autograd cannot use tensors that were created in inference mode
-            return vectors.clone() if vectors.is_inference() else vectors
-        if vectors.dtype == torch.bfloat16:
-            vectors = vectors.float()
-        return vectors.cpu().contiguous().numpy()
+        nonlocal is_reported
+        result = _convert(vectors, as_tensor=as_tensor, dtype=dtype)
+        if is_finite(result):
+            return result
+        if dtype != "float16" or not is_finite(vectors):
+            return None
+        if not is_reported:
+            _log.warning("some vectors are too large for float16; their numbers were reduced to %g", MAX_HALF)
+            is_reported = True
+        return _convert(saturate(vectors, overflow), as_tensor=as_tensor, dtype=dtype)
 
     return convert
+
+
+def is_finite(values: Any) -> bool:
+    """Whether all numbers of an array or a tensor are finite; call it inside ``np.errstate(all="ignore")``."""
+    if not isinstance(values, np.ndarray):
+        import torch
+
+        if values.device.type != "cpu" or values.dtype == torch.bfloat16:
+            return bool(torch.isfinite(values).all())
+        values = values.detach().numpy()
+    if values.dtype == np.float16:
+        return bool(np.isfinite(values).all())
+    # one pass without a temporary array: a sum is finite if all numbers are finite and not extremely large
+    return bool(np.isfinite(np.add.reduce(values, axis=None))) or bool(np.isfinite(values).all())
+
+
+def _convert(vectors: Tensor, *, as_tensor: bool, dtype: str | None) -> Any:
+    import torch
+
+    if dtype is not None:
+        vectors = vectors.to(getattr(torch, dtype))
+    if as_tensor:
+        # autograd cannot use tensors that were created in inference mode
+        return vectors.clone() if vectors.is_inference() else vectors
+    if vectors.dtype == torch.bfloat16:
+        vectors = vectors.float()
+    return vectors.cpu().contiguous().numpy()

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from elmo.engine.bilm import Engine
 from elmo.engine.matmul import choose_kernels
+from elmo.errors import NotFiniteError
 
 _log = logging.getLogger(__name__)
 
@@ -42,6 +43,12 @@ def convert_weights(
     for name, weight in weights.items():
         source = full[name].detach() if name in full and _is_rounded(full[name], weight) else weight
         converted[name] = source.to(device or weight.device, dtype or weight.dtype)
+        if converted[name].dtype != source.dtype and not bool(torch.isfinite(converted[name]).all()):
+            kind = str(converted[name].dtype).removeprefix("torch.")
+            raise NotFiniteError(
+                f"cannot convert {name} to {kind}: its largest weight, {float(source.abs().max()):.3g}, is out of "
+                "range; use bfloat16 or float32"
+            )
         # weights in the memory of the CPU take none on the device, and those of the file are not copied
         if name in full and source is not weight:
             exact[name] = full[name]

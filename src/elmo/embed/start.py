@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
+from elmo.embed.finite import check_finite
 from elmo.engine.batches import track_progress
 from elmo.errors import DataError, ShapeError, StateError
 from elmo.formats.pretrained import WarmState
@@ -105,4 +106,7 @@ def compute_warm_state(engine: Engine, sentences: Iterable[Sequence[str]], *, sh
             hidden = hidden + state.hidden.double().sum(dim=2, keepdim=True)
             cell = cell + state.cell.double().sum(dim=2, keepdim=True)
             n_states += n_streams
-    return WarmState((hidden / n_states)[:, :, 0].float(), (cell / n_states)[:, :, 0].float())
+    warm = WarmState((hidden / n_states)[:, :, 0].float(), (cell / n_states)[:, :, 0].float())
+    for values in (warm.hidden, warm.cell):
+        check_finite(values.cpu(), "the states of the warm state", precision=engine.precision)
+    return warm

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from elmo.embed.elmo import Elmo
-from elmo.errors import OutputError
 from elmo.formats import native
 from elmo.text.lines import ErrorPolicy
 from elmo.text.reader import read_sentences
@@ -38,11 +37,7 @@ def add_warm_state(
         show_progress: Show a progress bar on stderr.
     """
     folder = Path(model)
-    if out is None and not native.can_read(folder):
-        # other formats cannot store a warm state
-        out = Path(f"{folder.name.split('.')[0] or 'model'}-warm")
-    if out is not None and out.exists():
-        raise OutputError(f"cannot write {out}: it already exists; choose a new folder")
+    out = native.choose_copy(folder, out, suffix="warm")
     elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer)
     texts = [texts] if isinstance(texts, str) else texts
     sentences = read_sentences(texts, tokenizer=elmo.tokenizer, split=split, errors=errors)
