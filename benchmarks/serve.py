@@ -1,6 +1,6 @@
 """Measure ``elmo serve`` against the library in the same run: speed, exactness, overload, shutdown, soak, SDKs.
 
-usage: serve.py [SECTION ...] [--text FILE] [--seconds N] [--rounds N] [--server "OPTIONS"]
+usage: serve.py [SECTION ...] [--text FILE] [--seconds N] [--rounds N] [--rate N] [--server "OPTIONS"]
 
 Sections: throughput, bits, overload, shutdown, startup, sdk, soak. Default: all but soak, which takes ``--seconds``
 (3600 for an hour). ``elmo serve`` runs in its own process with the bundled English model, the load comes from
@@ -844,9 +844,11 @@ def measure_slow_clients(bench: Bench) -> None:
 
 
 def mixed_requests(bench: Bench, server: Server) -> tuple[list[bytes], list[int]]:
-    """Build a mix of requests to all routes without an index, and the status that each must have."""
+    """Build a mix of requests to all routes, and the status that each must have."""
     chance = np.random.default_rng(1)
     marked = ["I sat by the [[bank]] of the river .", "She took the money to the [[bank]] ."]
+    counts = Counter(word for sentence in bench.sentences for word in sentence.split() if len(word) > 3)
+    ((word, _),) = counts.most_common(1)
     kinds: list[tuple[int, str, Callable[[list[str]], Any], int]] = [
         (40, "/v1/words", lambda s: {"inputs": s[:1], "encoding": "base64"}, 200),
         (10, "/v1/words", lambda s: {"inputs": s[:1]}, 200),
@@ -861,7 +863,14 @@ def mixed_requests(bench: Bench, server: Server) -> tuple[list[bytes], list[int]
         (3, "/v1/score", lambda s: {"inputs": s[:2]}, 200),
         (2, "/v1/substitutes", lambda _: {"inputs": marked[:1]}, 200),
         (2, "/v1/explain", lambda _: {"input": marked[0]}, 200),
+        (1, "/v1/expectations", lambda s: {"inputs": s[:1]}, 200),
+        (1, "/v1/inside", lambda s: {"input": s[0]}, 200),
+        (2, "/v1/neighbors", lambda _: {"inputs": marked[:1]}, 200),
+        (1, "/v1/concordance", lambda _: {"word": word}, 200),
+        (1, "/v1/senses", lambda _: {"word": word, "limit": 50}, 200),
+        (1, "/v1/map", lambda _: {"word": word, "limit": 50}, 200),
         (2, "/v1/words", lambda _: {"inputs": 3}, 400),
+        (1, "/v1/words", lambda s: {"inputs": s[:1], "model": "nothing"}, 404),
         (1, "/v1/nothing", lambda _: {}, 404),
     ]
     requests, statuses = [], []
@@ -874,21 +883,35 @@ def mixed_requests(bench: Bench, server: Server) -> tuple[list[bytes], list[int]
     return [requests[k] for k in order], [statuses[k] for k in order]
 
 
+def build_usages(bench: Bench, folder: str) -> Path:
+    """Build an index of the usages in the sentences of the benchmark."""
+    from elmo.lexicon import IndexJob, build_index
+
+    text = Path(folder) / "text.txt"
+    text.write_text("\n".join(bench.sentences) + "\n", encoding="utf-8")
+    build_index(IndexJob((str(text),), Path(folder) / "usages"), model())
+    return Path(folder) / "usages"
+
+
 def measure_soak(bench: Bench) -> None:
     """Send a mix of requests for ``--seconds`` and print errors, memory and latency by minute."""
-    report, seconds = bench.report, bench.options.seconds
-    report.title(f"soak: mixed requests of 8 clients for {seconds:g} s")
+    report, seconds, arrivals = bench.report, bench.options.seconds, bench.options.rate
+    kind = "8 clients" if arrivals is None else f"{arrivals:g} arrivals/s"
+    report.title(f"soak: mixed requests, {kind}, for {seconds:g} s")
     minute = min(60.0, seconds / 6)
     rows: list[tuple[float, float, float]] = []
     n_requests = n_errors = 0
-    with bench.serve() as server:
+    with tempfile.TemporaryDirectory() as folder, bench.serve("--index", str(build_usages(bench, folder))) as server:
         requests, statuses = mixed_requests(bench, server)
         small = np.array([b"POST /v1/words" in head[:20] and len(head) < 500 for head in requests])
-        names = f"{'p50 ms':>9}{'p99 ms':>9}{'small p50':>11}{'small p99':>11}"
+        names = f"{'p50 ms':>9}{'p99 ms':>9}{'small p50':>11}{'small p99':>11}{'CPU s':>8}"
         print(f"  {'seconds':>8}{'requests':>10}{'errors':>8}{'MB':>8}{names}")
         begin = time.monotonic()
         while time.monotonic() < begin + seconds - minute / 2:
-            result = bench.run(server, requests, minute, clients=8)
+            used = cpu_seconds(server.process.pid)
+            clients = 8 if arrivals is None else 1000
+            result = bench.run(server, requests, minute, clients=clients, rate=arrivals)
+            used = cpu_seconds(server.process.pid) - used
             errors = Counter(
                 (requests[which].split(b" ", 2)[1].decode(), status)
                 for which, status in zip(result.which, result.status, strict=True)
@@ -902,7 +925,7 @@ def measure_soak(bench: Bench) -> None:
             print(
                 f"  {time.monotonic() - begin:8.0f}{len(found):10,}{errors.total():8,}{rows[-1][0]:8.0f}"
                 f"{quantile(found, 0.5):9.1f}{quantile(found, 0.99):9.1f}{rows[-1][1]:11.1f}{rows[-1][2]:11.1f}"
-                f"  {dict(errors) if errors else ''}",
+                f"{used:8.1f}  {dict(errors) if errors else ''}",
                 flush=True,
             )
         log = server.read_log()
@@ -1136,6 +1159,7 @@ def main() -> int:
     parser.add_argument("sections", nargs="*", metavar="SECTION", help=f"{', '.join(SECTIONS)}; default: all but soak")
     parser.add_argument("--text", type=Path, help="file with one sentence per line; default: random sentences")
     parser.add_argument("--seconds", type=float, default=60.0, help="seconds of overload and soak")
+    parser.add_argument("--rate", type=float, help="arrivals per second of the soak; default: 8 clients in a loop")
     parser.add_argument("--rounds", type=int, default=5, help="number of rounds of throughput and startup")
     parser.add_argument("--round-seconds", type=float, default=3.0, help="seconds of each measurement in a round")
     parser.add_argument("--stops", type=int, default=20, help="number of shutdowns under load")

@@ -6,6 +6,7 @@ import base64
 import io
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -240,6 +241,29 @@ def test_every_documented_route_exists_and_every_route_is_documented(served: Run
                 assert served.post(path, body).status == 200, path
         else:
             assert served.get(path).status in ((404,) if path == "/v1/periods" else (200,)), path
+
+
+def test_the_document_states_the_limits_of_the_options_and_models(served: RunningServer) -> None:
+    document = served.get("/openapi.json").json
+    properties = document["paths"]["/v1/words"]["post"]["requestBody"]["content"]["application/json"]["schema"][
+        "properties"
+    ]
+    numbers = [part["maximum"] for part in properties["layers"]["anyOf"] if part["type"] == "integer"]
+    (n_layers,) = {item["n_layers"] for item in served.get("/v1/models").json["data"]}
+    assert numbers == [n_layers - 1]
+    assert [part["maxItems"] for part in properties["inputs"]["anyOf"] if part["type"] == "array"] == [2048]
+
+
+def test_only_messages_about_the_input_reach_a_client(tmp_path: Path) -> None:
+    from elmo.errors import DataError, EncodingError, FormatError
+    from elmo.serve.app import App
+    from elmo.serve.options import ServeOptions
+
+    app = App(ServeOptions(indexes=(tmp_path / "usages",)))
+    assert app.public_message(DataError("'a/b' does not occur in the index")) == "'a/b' does not occur in the index"
+    assert app.public_message(DataError(f"{tmp_path / 'usages'}: the text is damaged; build the index again")) is None
+    for error in (FormatError("weights: damaged"), EncodingError("not UTF-8"), ValueError("x"), OSError("y")):
+        assert app.public_message(error) is None
 
 
 def test_the_page_of_the_api_loads_nothing_from_other_hosts(served: RunningServer) -> None:

@@ -94,6 +94,8 @@ def test_mutated_requests_cause_no_5xx_no_hang_no_chosen_file_and_no_growth(tmp_
         (b"BREW / HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
         (b"GET / HTTP/9.9\r\nHost: localhost\r\n\r\n", 400),
         (b"GET /v1/models HTTP/1.1\r\n\r\n", 403),  # without Host
+        (b"GET /metrics HTTP/1.1\r\nHost: evil.example\r\n\r\n", 403),
+        (b"POST /v1/nothing HTTP/1.1\r\n" + JSON_HEAD + b"Content-Length: 9\r\n\r\n", 404),  # before the body is sent
         (b"GET /v1/models HTTP/1.1\r\nHost: evil.example\r\nHost: localhost\r\n\r\n", 403),
         (b"GET /livez HTTP/1.1\r\nHost: localhost\r\nX: a\0b\r\n\r\n", 400),
         (b"GET /livez HTTP/1.1\r\nHost: localhost\r\nX y: 1\r\n\r\n", 400),
@@ -144,6 +146,9 @@ def test_bad_http_gets_an_exact_status(server: RunningServer, head: bytes, statu
         (b'{"inputs": [' + b"[]," * 700_000 + b"[]]}", 413), (b'{"inputs": [' + b'"",' * 3000 + b'""]}', 413),
         (b'{"inputs": "a", "layers": NaN}', 400), (b'{"inputs": "a", "layers": 1e999}', 400),
         (b'{"inputs": "a", "layers": ' + b"9" * 5000 + b"}", 400), (b'{"inputs": "a", "layers": -1}', 400),
+        (b'{"inputs": "a", "layers": 2.0}', 200), (b'{"inputs": "a", "layers": [0, 1.0]}', 200),
+        (b'{"inputs": "a", "layers": 0.5}', 400), (b'{"inputs": "a b", "targets": [null, [[0, 1.0]]]}', 400),
+        (b'{"inputs": "a b", "targets": [[[0.0, 1.0]]]}', 200),
         (b'{"inputs": "a", "layers": 3}', 400), (b'{"inputs": "a", "layers": 01}', 400),
         (b'{"inputs": "a", "layers": true}', 400), (b'{"inputs": "a", "layers": 9223372036854775808}', 400),
         (b'{"inputs": "a", "layers": {"weights": [1e6, -1e6, 5e-324]}}', 200),

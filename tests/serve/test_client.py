@@ -12,6 +12,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -199,6 +200,12 @@ def test_layers_are_sent_as_the_service_reads_them(client: Client, service: Fake
     assert second["layers"]["gamma"] == 0.5
 
 
+def _mix_with_nan() -> LayerMix:
+    mix = LayerMix(3)
+    mix.gamma.data.fill_(float("nan"))
+    return mix
+
+
 @pytest.mark.parametrize(
     ("sentences", "options", "error", "message"),
     [
@@ -214,7 +221,7 @@ def test_layers_are_sent_as_the_service_reads_them(client: Client, service: Fake
         ("x", {"layers": LayerMix(2)}, ShapeError, "this mix must have 2 layers; found 3"),
         ("x", {"layers": LayerMix(3, layer_norm=True)}, ConfigError, "without layer_norm"),
         ("x", {"layers": LayerMix(3, top_only=True)}, ConfigError, "without top_only"),
-        ("x", {"layers": LayerMix(3, gamma=float("nan"))}, ConfigError, "finite weights"),
+        ("x", {"layers": _mix_with_nan()}, ConfigError, "finite weights"),
         ("x", {"dtype": "int7"}, ConfigError, "dtype must be one of"),
         ("x", {"dtype": "bfloat16"}, ConfigError, "dtype must not be bfloat16"),
         ("x", {"start": "carry"}, StateError, "keeps no state"),
@@ -374,6 +381,30 @@ def test_a_slow_reply_is_an_error_within_the_time_limit(service: FakeService) ->
     assert time.monotonic() - begin < 8
     (headers,) = [headers for path, _, headers in service.requests if path == "/v1/words"]
     assert 0 < float(headers["X-Timeout"]) <= 0.3
+
+
+@pytest.mark.parametrize("start", [b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\nContent-Length: 99999\r\n\r\n"])
+def test_a_service_that_sends_single_bytes_does_not_extend_the_time_limit(start: bytes) -> None:
+    ended = threading.Event()
+
+    def drip(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(65536)
+            connection.sendall(start)
+            while not ended.wait(0.1):
+                connection.sendall(b" ")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, Client(
+        f"http://127.0.0.1:{listener.getsockname()[1]}", timeout=1, max_retries=0
+    ) as client, ThreadPoolExecutor(1) as pool:  # fmt: skip
+        dripping = pool.submit(drip, listener)
+        with pytest.raises(ServiceError) as caught:
+            client.models()
+        is_sending = not dripping.done()
+        ended.set()
+    assert caught.value.code == "timeout"
+    assert is_sending  # the service had not closed the connection
 
 
 def test_nobody_listening_is_a_short_error() -> None:

@@ -43,7 +43,7 @@ needs_browser = pytest.mark.skipif(
 def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """A server with both bundled models."""
     pytest.importorskip("uvicorn", reason="needs the extra serve")
-    server = RunningServer(tmp_path_factory.mktemp("explorer") / "server.log", "en", "zh")
+    server = RunningServer(tmp_path_factory.mktemp("explorer") / "server.log", "en", "zh", "--max-wait", "30")
     try:
         server.wait_until_ready(180)
         yield server
@@ -193,6 +193,26 @@ def test_editing_a_sentence_updates_everything(open_page: Open) -> None:
 
 
 @needs_browser
+def test_sentences_without_the_chosen_word_are_compared_by_a_word_that_they_share(open_page: Open) -> None:
+    page = open_page()
+    type_into(page, "#sentences", "The spring in the clock broke.\nWe met there last spring.\nIt rained.")
+    assert page.locator("#uses-title").inner_text() == "Uses of “spring”"
+    page.wait_for_selector("[data-figure=compare-map] [data-mark=B]")
+    page = open_page("#/compare?lang=zh")
+    type_into(page, "#sentences", "他打开了银行账户。\n银行批准了贷款。")
+    assert page.locator("#uses-title").inner_text() == "“银行”的用法"
+
+
+@needs_browser
+def test_groups_are_named_in_words_if_they_are_clear(open_page: Open) -> None:
+    page = open_page()
+    assert page.locator("[data-summary]").inner_text() == "The model finds similar: A, B · C, D"
+    page.focus(".layer-slider input")
+    page.keyboard.press("Home")
+    page.wait_for_function("() => /no clear groups/.test(document.querySelector('[data-summary]').textContent)")
+
+
+@needs_browser
 def test_a_click_on_a_word_compares_its_uses(open_page: Open) -> None:
     page = open_page()
     page.locator("[data-use=A] .word", has_text="the").click()
@@ -261,7 +281,7 @@ def test_positions_and_groups_are_exact_and_repeatable(both: RunningServer, open
     assert (found["groups"], found["same"], found["none"]) == ([0, 0, 1, 1], [0, 0, 0], [])
     assert found["one"] == [pytest.approx([0, 0])]
     sentences = page.locator("#sentences").input_value().split("\n")
-    reply = both.post("/v1/similarity", {"sentences": sentences, "word": "bank"}).json
+    reply = both.post("/v1/similarity", {"sentences": sentences, "word": "bank", "layers": "all"}).json
     for pair, value in matrix_of(page).items():
         i, j = (ord(name) - ord("A") for name in pair)
         assert value == pytest.approx(reply["similarities"]["average"][i][j], abs=0.0051)

@@ -7,6 +7,7 @@ import importlib.util
 import io
 import json
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -55,15 +56,9 @@ class ExploringServer(RunningServer):
 
 
 def write_periods(folder: Path) -> None:
-    """Write two texts in which "plane" changes and "street" does not.
-
-    The 100 most frequent words of a text are not measured, so all other words of the sentences are made frequent.
-    """
-    words = {word.lower() for text in (*OLD_PLANES, *NEW_PLANES, *STREETS) for word in text.split() if word.isalpha()}
-    fillers = [f"{a}{b}{a}" for a in "abcdefghij" for b in "klmnopqrst"]
-    common = " ".join([*sorted(words - {"plane", "street"}), *fillers][:100])
+    """Write two texts in which "plane" changes and "street" does not; most other words occur in one of them only."""
     for name, planes in [("old", OLD_PLANES), ("new", NEW_PLANES)]:
-        (folder / f"{name}.txt").write_text("\n".join([*planes, *STREETS, *[common] * 60]), encoding="utf-8")
+        (folder / f"{name}.txt").write_text("\n".join([*planes, *STREETS]), encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +75,15 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     )  # fmt: skip
     try:
         server.wait_until_ready(240)
+        stages = []
+        while (state := server.get("/v1/periods").json)["status"] == "measuring":
+            stages.append(state["stage"])
+            time.sleep(0.1)
+        assert stages[0] == "read"  # the first request starts the work
+        assert state == {
+            "object": "periods", "periods": ["1850s", "1950s"], "status": "ready", "stage": None, "progress": 1.0,
+            "words": 4,
+        }  # fmt: skip
         yield server
     finally:
         server.stop()
@@ -445,6 +449,31 @@ def test_change_by_keyboard(open_page: Open) -> None:
     page.wait_for_selector(".line.is-cursor.is-selected")
 
 
+@needs_browser
+@pytest.mark.parametrize(("lang", "read", "measure"), [
+    ("en", "Reading the texts of 1850s, 1950s…", "Comparing the uses of words: 37%"),
+    ("zh", "正在读取文本：1850s, 1950s……", "正在比较词的用法：37%"),
+])  # fmt: skip
+def test_change_shows_progress_while_periods_are_compared(open_page: Open, lang: str, read: str, measure: str) -> None:
+    states: list[dict[str, Any]] = [{"stage": "read", "progress": None}, {"stage": "measure", "progress": 0.374}]
+    page = open_page(f"#/compare?lang={lang}")
+
+    def answer(route: Any) -> None:
+        if not states:
+            route.continue_()
+            return
+        route.fulfill(json={"object": "periods", "periods": ["1850s", "1950s"], "status": "measuring", **states[0]})
+
+    page.route("**/v1/periods", answer)
+    page.click("#tab-change")
+    for text, value in ((read, None), (measure, "0.374")):
+        page.wait_for_selector(f"text={text}")
+        assert page.locator("main progress").get_attribute("value") == value
+        states.pop(0)
+    wait_for(page, "[data-figure=change-map] [data-mark]")
+    assert page.locator("main progress").count() == 0
+
+
 # --- All ----------------------------------------------------------------------------------------------
 
 ADDRESSES = [
@@ -471,6 +500,74 @@ def test_axe_finds_no_violation_and_the_page_fits_a_phone(open_page: Open, addre
     page.set_viewport_size({"width": 360, "height": 740})
     page.wait_for_timeout(150)
     assert page.evaluate("document.documentElement.scrollWidth") == 360
+
+
+@needs_browser
+def test_long_and_hostile_text_in_corpus_and_change_is_shown_as_text(open_page: Open) -> None:
+    page = open_page("#/corpus?lang=en&word=" + quote(HOSTILE[:190]), ignored="status of 400")
+    page.wait_for_selector("text=does not occur in this corpus")
+    set_value = """([selector, value]) => {
+      const field = document.querySelector(selector);
+      field.value = value;
+      field.dispatchEvent(new Event("input", { bubbles: true }));
+    }"""
+    page.evaluate(set_value, ["#word", "x" * 100_000])
+    page.press("#word", "Enter")
+    page.wait_for_selector("[role=alert]")
+    page.evaluate(set_value, ["#word", "bank"])
+    page.press("#word", "Enter")
+    wait_for(page, "[data-figure=corpus-map] [data-mark]")
+    for text in (HOSTILE, "🏦" * 50_000, "a" * 100_000, ""):
+        for field in ("#near", "#filter"):
+            page.evaluate(set_value, [field, text])
+        page.wait_for_timeout(200)
+        page.wait_for_function(READY)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 1280
+    page.click("#tab-change")
+    wait_for(page, "[data-figure=change-map] [data-mark]")
+    for text in (HOSTILE, "\u202e" * 100_000):
+        for field in ("#query", "#filter"):
+            page.evaluate(set_value, [field, text])
+        page.wait_for_timeout(100)
+        assert "No word matches" in page.locator("main").inner_text()
+        assert page.evaluate("document.documentElement.scrollWidth") <= 1280
+    assert page.locator("main img, main script").count() == 0
+
+
+@needs_browser
+def test_an_address_gives_the_same_map_again(both: RunningServer, open_page: Open) -> None:
+    read = "marks => marks.map(mark => [mark.dataset.mark, mark.getAttribute('transform'), mark.getAttribute('fill')])"
+    address = "#/corpus?lang=en&word=bank&sort=similarity&use=3&near=The+bank+lends+money&among=same"
+    views = []
+    for _ in range(2):
+        page = open_page(address)
+        wait_for(page, "[data-figure=corpus-map] [data-mark]")
+        page.wait_for_selector("[data-figure=corpus-near] .line")
+        marks = page.eval_on_selector_all("[data-figure=corpus-map] [data-mark]", read)
+        views.append((marks, lines_of(page, "corpus-lines"), lines_of(page, "corpus-near"), page.url))
+    assert views[0] == views[1]
+    first, second = (both.post("/v1/map", {"word": "bank"}).json["lines"] for _ in range(2))
+    assert first == second
+
+
+@needs_browser
+def test_periods_that_cannot_be_compared_are_explained(tmp_path: Path, browser: Any) -> None:
+    for name in ("old", "new"):
+        (tmp_path / f"{name}.txt").write_text(f"The {name} text is short .", encoding="utf-8")
+    server = ExploringServer(
+        tmp_path / "server.log", "en", "--no-browser",
+        "--corpus", f"old={tmp_path / 'old.txt'}", "--corpus", f"new={tmp_path / 'new.txt'}",
+    )  # fmt: skip
+    try:
+        server.wait_until_ready(120)
+        page = browser.new_page(locale="en-US")
+        page.goto(f"http://127.0.0.1:{server.port}/explore/#/change")
+        reason = "The periods cannot be compared: expected words, except function words, that occur 10 times"
+        page.wait_for_selector(f"[role=alert]:has-text('{reason}')")
+        page.close()
+        assert "cannot compare the periods: expected words" in server.log.read_text(encoding="utf-8")
+    finally:
+        assert server.stop() == 0
 
 
 @needs_browser

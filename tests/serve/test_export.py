@@ -7,7 +7,9 @@ import hashlib
 import importlib.util
 import json
 import os
+import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -23,8 +25,9 @@ import pytest
 from elmo import Elmo
 from elmo.embed.inside import look_inside
 from elmo.errors import ConfigError, OutputError
-from elmo.lexicon import IndexJob, build_index
-from elmo.serve.export import RUNTIME_VARIABLE, ExportedSite, ExportOptions, export_site, find_runtime
+from elmo.lexicon import IndexJob, build_concordance, build_index
+from elmo.lexicon.index import Index
+from elmo.serve.export import RUNTIME_VARIABLE, STATIC, ExportedSite, ExportOptions, export_site, find_runtime
 from elmo.serve.service import LoadedModel
 from tests.serve.test_explorer import CHROMIUM, FLAGS, READY
 
@@ -60,14 +63,20 @@ CORPUS = [
 SCRIPT = """
 import { readFileSync, writeFileSync } from "node:fs";
 import { pathToFileURL } from "node:url";
-const [folder, input, output] = process.argv.slice(2);
-const load = (path) => import(pathToFileURL(`${folder}/${path}`).href);
-const read = async (path) => new Uint8Array(readFileSync(`${folder}/${path}`));
-const { Engine } = await load("local-engine.js");
-const { gunzip } = await load("local-network.js");
-const config = JSON.parse(readFileSync(`${folder}/config.json`, "utf8"));
+const [folder, input, output, code, runtimeFile] = process.argv.slice(2);
+const load = (path) => import(pathToFileURL(path).href);
+const { Engine } = await load(`${code}/local-engine.js`);
+const { gunzip } = await load(`${code}/local-network.js`);
+const { decodeText } = await load(`${code}/local.js`);
+const read = async (path) => {
+  let bytes = null;
+  const script = new Function("elmoFile", readFileSync(`${folder}/${path}.js`, "utf16le"));
+  script((name, nBytes, text) => { if (name === path) bytes = decodeText(text, nBytes); });
+  return bytes;
+};
+const config = JSON.parse(new TextDecoder().decode(await read("config.json")));
 const ort = async () => {
-  const runtime = await load(config.runtime.module);
+  const runtime = await load(runtimeFile);
   Object.assign(runtime.env.wasm, { numThreads: 1, wasmBinary: await gunzip(await read(config.runtime.binary)) });
   return runtime;
 };
@@ -122,7 +131,9 @@ def ask(site: ExportedSite, tmp_path_factory: pytest.TempPathFactory) -> Ask:
 
     def ask(*calls: tuple[str, dict[str, Any]]) -> list[Any]:
         (work / "in.json").write_text(json.dumps(calls), encoding="utf-8")
-        files = [str(site.folder), str(work / "in.json"), str(work / "out.json")]
+        runtime = work / "ort.mjs"
+        runtime.write_bytes(find_runtime().module)
+        files = [str(site.path), str(work / "in.json"), str(work / "out.json"), str(STATIC), str(runtime)]
         script = work / "script.mjs"
         script.write_text(SCRIPT, encoding="utf-8")
         result = subprocess.run(
@@ -168,13 +179,77 @@ def test_a_folder_without_the_runtime_is_reported(tmp_path: Path) -> None:
 @pytest.mark.slow
 @needs_runtime
 def test_the_site_is_small_and_replaces_an_earlier_export(site: ExportedSite) -> None:
-    assert site.n_bytes == sum(path.stat().st_size for path in site.folder.rglob("*") if path.is_file())
+    assert site.n_bytes == sum(path.stat().st_size for path in site.path.rglob("*") if path.is_file())
     assert site.n_bytes < MAX_BYTES
-    assert not (site.folder / "stale.txt").exists()
-    assert [path.name for path in site.folder.parent.iterdir() if path.name.startswith(".")] == []
-    page = (site.folder / "index.html").read_text(encoding="utf-8")
+    assert not (site.path / "stale.txt").exists()
+    assert [path.name for path in site.path.parent.iterdir() if path.name.startswith(".")] == []
+    page = (site.path / "index.html").read_text(encoding="utf-8")
     assert 'content="browser"' in page
-    assert "default-src 'none'" in page
+    assert "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; style-src 'self'" in page
+    licenses = (site.path / "licenses.txt").read_text(encoding="utf-8")
+    assert all(name in licenses for name in ("preact", "htm", "onnxruntime-web"))
+
+
+@pytest.fixture(scope="module")
+def single(model: LoadedModel, tmp_path_factory: pytest.TempPathFactory) -> ExportedSite:
+    """The bundled English model as a single file, which replaces an earlier export."""
+    path = tmp_path_factory.mktemp("single") / "page 1 #%.html"
+    export_site(path)
+    before = path.read_bytes()
+    exported = export_site(path)
+    assert path.read_bytes() == before
+    assert list(path.parent.iterdir()) == [path]
+    return exported
+
+
+@pytest.mark.slow
+@needs_runtime
+def test_a_single_file_is_small_and_its_policy_allows_only_its_own_script(single: ExportedSite) -> None:
+    assert single.n_bytes == single.path.stat().st_size < MAX_BYTES
+    page = single.path.read_bytes().decode("utf-16")
+    policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', page)
+    assert policy
+    script = page[page.rindex("<script>") + len("<script>") : page.rindex("</script>")]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}' 'wasm-unsafe-eval';" in policy[1]
+    assert "connect-src" not in policy[1]  # default-src 'none' forbids all requests
+    assert not re.findall(r"""(?:src|href)=["']?(?!data:|#)[\w/.]""", page[: page.index('<div id="app">')])
+
+
+def test_another_html_file_is_never_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "thesis.html"
+    path.write_text("<p>years of work</p>", encoding="utf-8")
+    with pytest.raises(OutputError, match=r"thesis.html exists and is not an exported page; choose a new name"):
+        export_site(path)
+    assert path.read_text(encoding="utf-8") == "<p>years of work</p>"
+    (tmp_path / "x.html").mkdir()
+    with pytest.raises(OutputError, match=r"expected a file name, found a folder"):
+        export_site(tmp_path / "x.html")
+
+
+@pytest.mark.slow
+@needs_runtime
+@pytest.mark.parametrize("name", ["site", "page.html"])
+def test_a_full_disk_or_an_interrupt_leaves_nothing_behind(tmp_path: Path, name: str) -> None:
+    import resource
+
+    command = [sys.executable, "-m", "elmo", "explore", "en", "--export", str(tmp_path / "out" / name)]
+
+    def limit() -> None:  # files of more than 5 MB cannot be written, as on a disk that is full
+        resource.setrlimit(resource.RLIMIT_FSIZE, (5_000_000, 5_000_000))
+
+    full = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, preexec_fn=limit)
+    assert full.returncode == 1
+    assert re.fullmatch(rf"elmo: cannot write \S*{name}: [^\n]*\n", full.stderr), full.stderr
+    assert list((tmp_path / "out").iterdir()) == []
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        stop = time.monotonic() + 60
+        while not any((tmp_path / "out").iterdir()) and time.monotonic() < stop:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        _, message = process.communicate(timeout=60)
+    assert (process.returncode, message) == (130, "elmo: interrupted\n")
+    assert list((tmp_path / "out").iterdir()) == []
 
 
 # --- Answers -------------------------------------------------------------------------------------------
@@ -259,7 +334,10 @@ def test_scores_expectations_explanations_and_steps_are_those_of_the_service(ask
 @pytest.mark.slow
 @needs_runtime
 @needs_node
-def test_the_usages_of_an_index_are_arranged_sorted_and_searched(ask: Ask) -> None:
+def test_the_usages_of_an_index_are_arranged_sorted_and_searched(
+    ask: Ask, site: ExportedSite, model: LoadedModel
+) -> None:
+    usages_index = Index(site.path.parent / "index")
     usages, left, near, neighbors, missing = ask(
         ("/v1/map", {"word": "Bank", "to": "We rowed to the [[bank]] of the river ."}),
         ("/v1/concordance", {"word": "bank", "sort": "left"}),
@@ -277,6 +355,12 @@ def test_the_usages_of_an_index_are_arranged_sorted_and_searched(ask: Ask) -> No
     assert {CORPUS.index(sentence) for sentence in sentences[:3]} <= {4, 5, 6, 7}  # the banks of rivers
     found = ["".join(item["parts"]) for item in neighbors["results"][0]["neighbors"]]
     assert found == sentences[:3]
+    assert usages_index.layers == "sense"  # the default, which the page computes itself
+    query = "We rowed to the [[bank]] of the river ."
+    wanted = build_concordance(usages_index, "bank", elmo=model.elmo, sort="similarity", to=query)
+    wanted_lines = {line.number: line.similarity for line in wanted.lines}
+    for line in near["lines"]:
+        assert line["similarity"] == pytest.approx(wanted_lines[line["number"]], abs=0.003)
     assert "is not among the 2 words" in missing["error"]
 
 
@@ -320,7 +404,7 @@ def address(site: ExportedSite) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "http.server", "-d", str(site.folder), "--bind", "127.0.0.1", str(port)]
+    command = [sys.executable, "-m", "http.server", "-d", str(site.path), "--bind", "127.0.0.1", str(port)]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         wait_for_port(port)
@@ -330,36 +414,64 @@ def address(site: ExportedSite) -> Iterator[str]:
         server.wait()
 
 
-@pytest.mark.slow
-@needs_runtime
-@pytest.mark.skipif(
+needs_browser = pytest.mark.skipif(
     CHROMIUM is None or importlib.util.find_spec("playwright") is None,
     reason="needs Chromium and the package playwright",
 )
-def test_the_page_runs_without_a_server_and_loads_only_its_own_files(address: str) -> None:
+# Keeps the worker of the page, so that a test can ask it for vectors.
+KEEP_WORKER = "const Original = Worker; window.Worker = class extends Original {\
+  constructor(...args) { super(...args); window.keptWorker = this; }\
+};"
+ASK_WORKER = """inputs => new Promise((resolve) => {
+  keptWorker.addEventListener("message", ({ data }) => {
+    if (data.id !== "test") return;
+    resolve(data.value.results.map(({ tokens, shape, vectors }) => [tokens, shape, [...vectors]]));
+  });
+  keptWorker.postMessage({ id: "test", path: "/v1/words", body: { inputs, layers: "all" } });
+})"""
+
+
+@pytest.mark.slow
+@needs_runtime
+@needs_browser
+@pytest.mark.parametrize("place", ["server", "folder", "file"])
+def test_the_page_runs_from_a_server_and_from_disk_and_loads_only_its_own_files(
+    place: str, site: ExportedSite, single: ExportedSite, address: str, model: LoadedModel
+) -> None:
     from playwright.sync_api import sync_playwright
 
+    start = {
+        "server": f"http://{address}/", "folder": (site.path / "index.html").as_uri(), "file": single.path.as_uri(),
+    }[place]  # fmt: skip
     problems: list[str] = []
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        context = browser.new_context(locale="en-US")
-
-        def check(route: Any) -> None:
-            if urlsplit(route.request.url).netloc != address:
-                problems.append(route.request.url)
-            route.continue_()
-
-        context.route("**/*", check)
+        context = browser.new_context(locale="en-US", offline=place != "server")
         page = context.new_page()
         page.set_default_timeout(60_000)
+        page.add_init_script(KEEP_WORKER)
+
+        def check(request: Any) -> None:
+            url = urlsplit(request.url)
+            own = ("http", address) if place == "server" else ("file", "")
+            if url.scheme not in ("data", "blob") and (url.scheme, url.netloc) != own:
+                problems.append(request.url)
+
+        page.on("request", check)
+        page.on("requestfailed", lambda request: problems.append(f"failed: {request.url}"))
         page.on("console", lambda message: problems.append(message.text))
         page.on("pageerror", lambda error: problems.append(str(error)))
-        page.goto(f"http://{address}/")
+        page.goto(start)
         page.wait_for_selector("[data-figure=compare-matrix]")
         page.wait_for_function("() => document.querySelectorAll('.substitute').length > 8")
         groups = page.inner_text("[data-figure=compare-map]")
         assert "A, B" in groups
         assert "C, D" in groups
+        for encoding, (tokens, shape, values) in zip(
+            model.elmo.encode(SENTENCES, layers="all"), page.evaluate(ASK_WORKER, SENTENCES), strict=True
+        ):
+            assert tokens == list(encoding.tokens)
+            assert difference(np.reshape(values, shape), encoding.vectors) < MAX_ERROR
         page.fill("#sentences", "The bank closed.\nThe bank of the river is steep.\nThe bank lent me money.")
         page.wait_for_timeout(100)
         page.wait_for_function(READY)
@@ -368,5 +480,31 @@ def test_the_page_runs_without_a_server_and_loads_only_its_own_files(address: st
         page.wait_for_selector(".view-sentence svg.chart")
         page.click("#tab-inside")
         page.wait_for_selector(".view-inside svg.chart")
+        shared = page.url
+        page.goto("about:blank")
+        page.goto(shared)
+        page.wait_for_selector(".view-inside svg.chart")
+        if place != "file":  # the single file has no index
+            page.click("#tab-corpus")
+            page.fill("#word", "bank")
+            page.press("#word", "Enter")
+            page.wait_for_selector("[data-figure=corpus-map] [data-mark]")
         browser.close()
     assert not problems, problems
+
+
+@pytest.mark.slow
+@needs_runtime
+@needs_browser
+def test_a_missing_file_of_a_site_is_named(site: ExportedSite, tmp_path: Path) -> None:
+    from playwright.sync_api import sync_playwright
+
+    copy = tmp_path / "site"
+    shutil.copytree(site.path, copy)
+    (copy / "models" / "en" / "model.onnx.js").unlink()
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        page = browser.new_page(locale="en-US")
+        page.goto((copy / "index.html").as_uri())
+        page.wait_for_selector("text=the file models/en/model.onnx.js of this page cannot be loaded")
+        browser.close()

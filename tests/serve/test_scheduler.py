@@ -146,3 +146,45 @@ def test_a_failing_call_does_not_stop_the_lane() -> None:
         assert await sound.future == 7
 
     run(scenario)
+
+
+def test_a_second_batch_runs_on_one_core_next_to_the_first_if_enough_is_waiting() -> None:
+    async def scenario(_: Lane) -> None:
+        parallel, serial = Recorder(), Recorder()
+        serial.gate.set()
+        lane = Lane("two", max_wait=1e9, n_threads=2)
+        lane.start()
+        key = EncodeKey("key", parallel, serial)
+        first = submit(lane, key, [sentence(5, "first")])
+        await asyncio.sleep(0.05)  # the first is being encoded
+        small = submit(lane, key, [sentence(10, "small")])
+        await asyncio.sleep(0.05)
+        assert not small.future.done()  # too little to start a batch next to the first
+        more = submit(lane, key, [sentence(10, "more")] * 40)
+        assert await small.future == [("small",) * 10]
+        assert not first.future.done()
+        assert {item.tokens[0] for batch in serial.batches for item in batch} == {"small", "more"}
+        parallel.gate.set()
+        assert await first.future == [("first",) * 5]
+        assert len(await more.future) == 40
+        assert lane.queued_tokens == 0
+        lane.stop()
+
+    run(scenario)
+
+
+def test_the_results_of_a_large_request_are_in_order_if_several_threads_compute_its_pieces() -> None:
+    async def scenario(_: Lane) -> None:
+        def encode(sentences: Sequence[Tokens]) -> list[Any]:
+            time.sleep(0.001 * (len(sentences[0].tokens[0]) % 3))  # later pieces may end first
+            return [item.tokens[0] for item in sentences]
+
+        lane = Lane("three", max_wait=1e9, n_threads=3)
+        lane.start()
+        words = [f"{'x' * (k % 5)}{k}" for k in range(3000)]
+        work = submit(lane, EncodeKey("key", encode, encode), [sentence(8, word) for word in words])
+        assert await work.future == words
+        assert lane.queued_tokens == 0
+        lane.stop()
+
+    run(scenario)

@@ -5,7 +5,8 @@ Files, in reading order:
 - ``options.py``: ``ServeOptions``, the address, the limits and the access rules.
 - ``server.py``: ``serve``, which runs one or several workers.
 - ``worker.py``: one process: event loop, signals, graceful shutdown.
-- ``app.py``: ``App``, the ASGI application: access rules, limits and routes.
+- ``connection.py``: one HTTP connection: parses requests, writes replies.
+- ``app.py``: ``App``: access rules, limits and routes.
 - ``schemas.py``: what a request may contain.
 - ``scheduler.py``: the queue, batches and admission.
 - ``service.py``: the loaded models and indexes, and the answers to requests.

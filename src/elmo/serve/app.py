@@ -1,7 +1,7 @@
-"""The ASGI application: routes, limits, access rules and error replies.
+"""The application: routes, limits, access rules and error replies.
 
-A request passes through ``App.__call__``: access rules, then the body (limited), then the handler of its route, which
-checks the request, submits work to the scheduler, waits for it and builds the reply.
+A request passes through ``App.accept``: access rules, and whether there is room for it; then the handler of its route
+reads the body (limited), checks the request, submits work to the scheduler, waits for it and builds the reply.
 """
 
 from __future__ import annotations
@@ -9,13 +9,12 @@ from __future__ import annotations
 import asyncio
 import hmac
 import ipaddress
-import json
 import logging
 import math
 import random
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -23,8 +22,9 @@ from typing import Any
 
 import orjson
 
-from elmo.errors import ConfigError, ElmoError, SentenceTooLongError
+from elmo.errors import ConfigError, DataError, ElmoError, EncodingError, SentenceTooLongError, StateError
 from elmo.serve import compatible, explore, native, openapi
+from elmo.serve.connection import SEND_SECONDS, DisconnectedError, HttpExchange
 from elmo.serve.metrics import Metrics
 from elmo.serve.options import ServeOptions
 from elmo.serve.replies import estimate_bytes, to_json
@@ -36,20 +36,19 @@ from elmo.text.tokenizers import Tokens
 logger = logging.getLogger(__name__)
 access_logger = logging.getLogger("elmo.serve.access")
 
-Scope = dict[str, Any]
-Receive = Callable[[], Awaitable[dict[str, Any]]]
-Send = Callable[[dict[str, Any]], Awaitable[None]]
-
-OPEN_PATHS = frozenset(("/livez", "/readyz", "/health", "/metrics"))  # without API key and Host check
+OPEN_PATHS = frozenset(("/livez", "/readyz", "/health"))  # without Host check: probes use the address of a machine
+QUIET_PATHS = OPEN_PATHS | {"/metrics"}  # not logged
+WORDS_PATHS = frozenset(("/v1/words", "/v1/embeddings", "/embed", "/embed_all", "/tokenize"))  # of the lane words
+INPUT_ERRORS = (DataError, ConfigError, StateError)  # whose messages describe the request
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
-LARGE_BODY = 1 << 16  # bytes; larger bodies are parsed, and larger replies are built, outside of the event loop
+LARGE_BODY = 1 << 16  # bytes; larger bodies are parsed outside of the event loop
 BODY_SECONDS = 20.0  # in which a client must send its body
-SEND_SECONDS = 30.0  # in which a client must read a reply, plus the time at SEND_RATE
 SEND_RATE = 100_000  # bytes per second; a slower client is disconnected, because its reply occupies memory
 SEND_BYTES = 1 << 18  # sent at once; the next part waits until the client has read most of it
 MAX_VALUES = 1_000_000  # values in the JSON of a body
 VALUE_BYTES = 90  # memory that a value needs, at most
-CHARACTER_BYTES = 225  # memory that the tokens of a text need per character, at most
+CHARACTER_BYTES = 225  # memory that the tokens of a text need per character while it is tokenized, at most
+TOKEN_BYTES = 250  # memory that a token and its offsets need
 MAX_REQUESTS = 4096  # requests in progress
 _HOST = re.compile(r"(\[[^\[\]]*\]|[^:\[\]]*)(?::[0-9]*)?")  # the name, or an IPv6 address in brackets, and the port
 _TYPES = {
@@ -63,11 +62,8 @@ _TYPES = {
 class Call:
     """One HTTP request in progress."""
 
-    scope: Scope
-    receive: Receive
-    send: Send
+    exchange: HttpExchange
     request_id: str
-    headers: dict[bytes, bytes]
     deadline: float
     begin: float
     body_size: int = 0  # bytes that were read
@@ -82,20 +78,21 @@ class Call:
     @property
     def path(self) -> str:
         """The path of the request."""
-        return self.scope["path"]
+        return self.exchange.path
 
-
-class DisconnectedError(Exception):
-    """The client has closed the connection."""
+    @property
+    def headers(self) -> dict[bytes, bytes]:
+        """The headers of the request."""
+        return self.exchange.headers
 
 
 Handler = Callable[[Call], Awaitable[None]]
 
 
 class App:
-    """The service as an ASGI application."""
+    """The service."""
 
-    def __init__(self, options: ServeOptions, *, load: Callable[[], Service] | None = None) -> None:
+    def __init__(self, options: ServeOptions, *, n_threads: int = 1, load: Callable[[], Service] | None = None) -> None:
         self.options = options
         self.keys = options.read_keys()
         self.metrics = Metrics()
@@ -103,8 +100,9 @@ class App:
         self.load_error: str | None = None
         self.is_draining = False
         self.words = Lane(
-            "words", max_wait=options.max_wait, max_seconds=options.timeout, observe=self.metrics.observe_batch
-        )
+            "words", max_wait=options.max_wait, max_seconds=options.timeout, n_threads=n_threads,
+            observe=self.metrics.observe_batch,
+        )  # fmt: skip
         self.calls = Lane("calls", max_wait=options.max_wait, max_seconds=options.timeout, min_measured=1)
         self._load = load or partial(Service.load, options)
         self._memory = 0  # bytes that are reserved for requests and replies
@@ -116,6 +114,7 @@ class App:
         # On other addresses, keys protect the service; without keys, an address in numbers cannot be rebound.
         self._any_host = not options.is_loopback and not options.allowed_hosts and bool(self.keys)
         self._any_address = not options.is_loopback and not options.allowed_hosts
+        self._private_paths = _find_paths(options)
         self._origins = frozenset(origin.lower().encode() for origin in options.cors_origins)
         self.routes: dict[str, dict[str, Handler]] = self._build_routes()
         self.metrics.watch(queued=lambda: self.words.queued_tokens + self.calls.queued_tokens,
@@ -172,63 +171,58 @@ class App:
         """Number of requests in progress."""
         return self._n_requests
 
+    @property
+    def reserved_bytes(self) -> int:
+        """Memory that is reserved for requests and replies in progress."""
+        return self._memory
+
     # --- One request ----------------------------------------------------------------------------
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        if scope["type"] != "http":
-            if scope["type"] == "websocket":
-                await receive()
-                await send({"type": "websocket.close", "code": 1000})
-            return
+    def accept(self, exchange: HttpExchange) -> Coroutine[Any, Any, None] | None:
+        """Return the coroutine that answers a request; None if it was refused and has its reply."""
         begin = time.monotonic()
-        headers = dict(reversed(scope["headers"]))  # the first of repeated headers counts
-        request_id = _request_id(headers.get(b"x-request-id"))
-        call = Call(scope, receive, send, request_id, headers, begin + self.options.timeout, begin)
-        self._n_requests += 1
+        request_id = _request_id(exchange.headers.get(b"x-request-id"))
+        call = Call(exchange, request_id, begin + self.options.timeout, begin)
         try:
-            await self._answer(call)
+            handler = self._route(call)
+            if exchange.method == "POST":
+                self._check_room(call.path)
+        except Exception as error:
+            self._send_error(call, error)
+            self._log(call)
+            return None
+        self._n_requests += 1
+        return self._answer(call, handler)
+
+    def _check_room(self, path: str) -> None:
+        """Refuse requests that would have to wait too long, before anything else is done for them."""
+        self.ready()
+        if self._n_requests >= MAX_REQUESTS:
+            raise OverloadedError(1.0)
+        (self.words if path in WORDS_PATHS else self.calls).check_room()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Fail: uvicorn requires this interface, but requests come from ``elmo.serve.connection``."""
+        raise NotImplementedError("use elmo.serve.serve")
+
+    async def _answer(self, call: Call, handler: Handler) -> None:
+        try:
+            await handler(call)
         except DisconnectedError:
             call.status = 499
         except asyncio.CancelledError:
             call.status = 499
             raise
+        except Exception as error:
+            self._send_error(call, error)
         finally:
             self._n_requests -= 1
             self._memory -= call.reserved
             self._log(call)
 
-    async def _answer(self, call: Call) -> None:
-        try:
-            handler = self._route(call)
-            await handler(call)
-        except RequestError as error:
-            if error.status == 503:
-                call.extra_headers.append((b"retry-after", b"1"))
-            await self._send_error(call, error.status, error.code, error.message, param=error.param)
-        except OverloadedError as error:
-            retry = str(math.ceil(error.retry_after)).encode()
-            call.extra_headers.append((b"retry-after", retry))
-            await self._send_error(call, 429, "overloaded", f"the server is overloaded; retry after {retry.decode()} s")
-        except TooMuchWorkError as error:
-            await self._send_error(call, 413, "too_large", f"{error}; send less, or allow more time")
-        except DeadlineError:
-            await self._send_error(call, 504, "deadline_exceeded", "the request was not completed before its deadline")
-        except ElmoError as error:
-            is_long = isinstance(error, SentenceTooLongError)
-            status, code = (413, "too_large") if is_long else (400, "invalid_request")
-            await self._send_error(call, status, code, _without_paths(str(error)), kind=type(error).__name__)
-        except (DisconnectedError, asyncio.CancelledError):
-            raise
-        except Exception:
-            logger.exception("request %s failed", call.request_id)
-            if call.status:
-                raise
-            await self._send_error(call, 500, "internal", "internal error")
-
     def _route(self, call: Call) -> Handler:
         """Check the access rules and return the handler; raise ``RequestError`` if the request is refused."""
-        path, method = call.path, call.scope["method"]
+        path, method = call.path, call.exchange.method
         if path not in OPEN_PATHS:
             self._check_host(call)
             origin = call.headers.get(b"origin")
@@ -349,25 +343,28 @@ class App:
             raise self._too_large(call)
         if length:
             self.reserve(call, int(length))
-        body = bytearray()
-        try:
-            async with asyncio.timeout(min(BODY_SECONDS, call.deadline - time.monotonic())):
-                while True:
-                    message = await call.receive()
-                    if message["type"] == "http.disconnect":
-                        raise DisconnectedError
-                    chunk = message.get("body", b"")
-                    if len(body) + len(chunk) > self._max_body:
-                        raise self._too_large(call)
-                    if not length:
-                        self.reserve(call, len(chunk))
-                    body += chunk
-                    if not message.get("more_body", False):
-                        break
-        except TimeoutError:
-            raise RequestError("the body was not sent in time", status=408, code="body_timeout") from None
+        exchange = call.exchange
+        if not exchange.more_body:  # the usual case: it came with the head
+            body = await exchange.read()
+            self._check_body(call, len(body), is_reserved=bool(length))
+        else:
+            body = bytearray()
+            try:
+                async with asyncio.timeout(min(BODY_SECONDS, call.deadline - time.monotonic())):
+                    while exchange.more_body or exchange.body:
+                        chunk = await exchange.read()
+                        self._check_body(call, len(body) + len(chunk), is_reserved=bool(length), n_new=len(chunk))
+                        body += chunk
+            except TimeoutError:
+                raise RequestError("the body was not sent in time", status=408, code="body_timeout") from None
         call.body_size = len(body)
         return body
+
+    def _check_body(self, call: Call, size: int, *, is_reserved: bool, n_new: int | None = None) -> None:
+        if size > self._max_body:
+            raise self._too_large(call)
+        if not is_reserved:
+            self.reserve(call, size if n_new is None else n_new)
 
     def _reserve_values(self, call: Call, body: bytearray) -> None:
         """Reserve memory for the parsed body: ``[[],[],…]`` needs 30 times as much as its text."""
@@ -381,7 +378,7 @@ class App:
         self.reserve(call, VALUE_BYTES * n_values + len(body) * (1 if is_narrow else 4))  # bytes per character
 
     def _too_large(self, call: Call) -> RequestError:
-        call.extra_headers.append((b"connection", b"close"))  # the rest of the body is not read
+        call.exchange.keep_alive = False  # the rest of the body is not read
         return RequestError(
             f"the body must have at most {self._max_body:,} bytes; send fewer inputs per request", status=413,
             code="too_large",
@@ -442,6 +439,7 @@ class App:
             finally:
                 self._release(call, n_bytes)
         call.n_tokens = sum(map(len, tokenized))
+        self.reserve(call, TOKEN_BYTES * call.n_tokens)
         return tokenized
 
     async def encode(
@@ -449,14 +447,17 @@ class App:
     ) -> list[Any]:
         """Encode sentences in the next batches; the result has an error in place of a sentence that failed."""
         key = model.encode_key(layers, start, dtype)
+        self.reserve(call, 4 * call.n_tokens * model.vector_size(layers))
         long = [tokens for tokens in sentences if len(tokens) > LONG_SENTENCE]
         if not long:
-            return await self._run(call, self.words, cost_of(sentences), key=key, sentences=sentences)
+            return self.hide_private(
+                await self._run(call, self.words, cost_of(sentences), key=key, sentences=sentences)
+            )
         others = [tokens for tokens in sentences if len(tokens) <= LONG_SENTENCE]
         encode = model.encode_key(layers, start, dtype, is_second=True).encode
         results = iter(await self._run(call, self.words, cost_of(others), key=key, sentences=others) if others else [])
         of_long = iter(await self._run(call, self.calls, cost_of(long), function=partial(_encode_each, encode, long)))
-        return [next(of_long if len(tokens) > LONG_SENTENCE else results) for tokens in sentences]
+        return self.hide_private([next(of_long if len(tokens) > LONG_SENTENCE else results) for tokens in sentences])
 
     async def run(self, call: Call, cost: int, function: Callable[[], Any]) -> Any:
         """Run a function in the lane for calls; ``cost`` is its estimated cost in tokens."""
@@ -471,29 +472,21 @@ class App:
         if key is not None and not sentences:
             return []
         work = Work(cost, call.deadline, loop, loop.create_future(), key=key, call=function, sentences=sentences)
+        if call.exchange.disconnected:
+            raise DisconnectedError
         lane.submit(work)
-        watch = loop.create_task(self._watch(call, lane, work))
-        timer = loop.call_at(loop.time() + max(0.0, call.deadline - time.monotonic()), _expire, lane, work)
+        call.exchange.on_disconnect = partial(_drop, lane, work, DisconnectedError)
+        timer = loop.call_later(max(0.0, call.deadline - time.monotonic()), _drop, lane, work, DeadlineError)
         try:
             return await work.future
         finally:
             timer.cancel()
-            watch.cancel()
+            call.exchange.on_disconnect = None
             if not work.future.done():
                 lane.cancel(work)
             if work.started is not None:
                 call.queue_seconds += work.started - work.enqueued
                 call.compute_seconds += work.compute_seconds
-
-    async def _watch(self, call: Call, lane: Lane, work: Work) -> None:
-        """Cancel work when the client disconnects."""
-        while True:
-            message = await call.receive()
-            if message["type"] == "http.disconnect":
-                lane.cancel(work)
-                if not work.future.done():
-                    work.future.set_exception(DisconnectedError())
-                return
 
     # --- Replies --------------------------------------------------------------------------------
 
@@ -506,59 +499,120 @@ class App:
     ) -> None:
         """Send a reply; ``parts`` are its bytes."""
         size = sum(map(len, parts))
-        total = time.monotonic() - call.begin
-        phases = {"queue": call.queue_seconds, "compute": call.compute_seconds, "total": total}
-        timing = ", ".join(f"{name};dur={seconds * 1e3:.1f}" for name, seconds in phases.items())
-        headers = [
-            (b"content-type", content_type.encode()),
-            (b"content-length", str(size).encode()),
+        exchange = call.exchange
+        if exchange.method == "HEAD":
+            parts = ()
+        is_small = size <= SEND_BYTES and exchange.is_writable
+        if is_small:  # the usual case: one system call
+            exchange.start_reply(status, self._head(call, size, status, content_type), body=b"".join(parts))
+            if exchange.is_writable:
+                exchange.end_reply()
+                return
+        try:
+            async with asyncio.timeout(SEND_SECONDS + size / SEND_RATE):
+                await exchange.drain()  # waits until the client has read most of it: its memory stays reserved
+                if not is_small:
+                    exchange.start_reply(status, self._head(call, size, status, content_type))
+                    for chunk in _cut(parts):
+                        exchange.write(chunk)
+                        await exchange.drain()
+        except TimeoutError:
+            exchange.abort()
+            raise DisconnectedError from None
+        exchange.end_reply()
+
+    def _send_now(self, call: Call, body: bytes, *, status: int) -> None:
+        """Send a small reply without waiting for the client."""
+        headers = self._head(call, len(body), status, "application/json")
+        call.exchange.start_reply(status, headers, body=body if call.exchange.method != "HEAD" else b"")
+        call.exchange.end_reply()
+
+    def _head(self, call: Call, size: int, status: int, content_type: str) -> list[tuple[bytes, bytes]]:
+        call.status, call.sent_bytes = status, size
+        if self.is_draining:
+            call.exchange.keep_alive = False
+        seconds = (call.queue_seconds * 1e3, call.compute_seconds * 1e3, (time.monotonic() - call.begin) * 1e3)
+        head = [] if status == 204 else [(b"content-type", content_type.encode()), (b"content-length", b"%d" % size)]
+        return [
+            *head,
             (b"x-request-id", call.request_id.encode()),
-            (b"server-timing", timing.encode()),
+            (b"server-timing", b"queue;dur=%.1f, compute;dur=%.1f, total;dur=%.1f" % seconds),
             (b"x-content-type-options", b"nosniff"),
             (b"cache-control", b"no-store"),
             *call.extra_headers,
         ]
-        if self.is_draining:
-            headers.append((b"connection", b"close"))
-        call.status, call.sent_bytes = status, size
-        if call.scope["method"] == "HEAD":
-            parts = ()
-        try:
-            async with asyncio.timeout(SEND_SECONDS + size / SEND_RATE):
-                await call.send({"type": "http.response.start", "status": status, "headers": headers})
-                if size < LARGE_BODY:
-                    await call.send({"type": "http.response.body", "body": b"".join(parts)})
-                    return
-                for chunk in _cut(parts):
-                    await call.send({"type": "http.response.body", "body": chunk, "more_body": True})
-                await call.send({"type": "http.response.body", "body": b""})  # waits until the client has read
-        except TimeoutError:
-            raise DisconnectedError from None  # the connection is closed
 
-    async def _send_error(
-        self, call: Call, status: int, code: str, message: str, *, param: str | None = None, kind: str | None = None
-    ) -> None:
+    def _send_error(self, call: Call, error: Exception) -> None:
+        """Answer with an error; only messages that are meant for clients are sent."""
+        if call.status:  # the reply has begun
+            logger.error("request %s failed", call.request_id, exc_info=error)
+            call.exchange.abort()
+            return
+        kind = None
+        if isinstance(error, RequestError):
+            status, code, message, param = error.status, error.code, error.message, error.param
+            if status == 503:
+                call.extra_headers.append((b"retry-after", b"1"))
+        else:
+            status, code, message, param = self._describe_error(call, error)
+            kind = type(error).__name__ if isinstance(error, ElmoError) and status != 500 else None
         if call.path in compatible.TEI_PATHS:
             value: dict[str, Any] = compatible.tei_error(status, message)
         else:
             kind = kind or _TYPES.get(status, "server_error")
-            error = {"message": message, "type": kind, "code": code, "param": param}
-            value = {"error": error}
+            value = {"error": {"message": message, "type": kind, "code": code, "param": param}}
         if status in (408, 413, 415) and not call.body_size:
-            call.extra_headers.append((b"connection", b"close"))
-        await self.send_json(call, value, status=status)
+            call.exchange.keep_alive = False
+        self._send_now(call, to_json(value), status=status)
+
+    def _describe_error(self, call: Call, error: Exception) -> tuple[int, str, str, str | None]:
+        """Return the status, the code and the message of an error."""
+        if isinstance(error, OverloadedError):
+            retry = math.ceil(error.retry_after)
+            call.extra_headers.append((b"retry-after", b"%d" % retry))
+            return 429, "overloaded", f"the server is overloaded; retry after {retry} s", None
+        if isinstance(error, TooMuchWorkError):
+            return 413, "too_large", f"{error}; send less, or allow more time", None
+        if isinstance(error, DeadlineError):
+            return 504, "deadline_exceeded", "the request was not completed before its deadline", None
+        message = self.public_message(error)
+        if message is None:
+            logger.error("request %s failed", call.request_id, exc_info=error)
+            return 500, "internal", "internal error", None
+        if isinstance(error, SentenceTooLongError):
+            return 413, "too_large", message, None
+        return 400, "invalid_request", message, None
+
+    def hide_private(self, results: list[Any]) -> list[Any]:
+        """Replace errors whose messages are not for clients; the results of the other inputs are returned."""
+        for k, result in enumerate(results):
+            if isinstance(result, ElmoError) and self.public_message(result) is None:
+                logger.error("an input failed", exc_info=result)
+                results[k] = RuntimeError("internal error")
+        return results
+
+    def public_message(self, error: Exception) -> str | None:
+        """Return the message of an error that is about the input of a client; None for all other errors.
+
+        Errors of the classes for input can also name files of this machine, such as a damaged index. No other files
+        than those of the options are opened, so that these messages are known by their paths.
+        """
+        message = str(error)
+        if not isinstance(error, INPUT_ERRORS) or isinstance(error, EncodingError):
+            return None
+        return None if any(path in message for path in self._private_paths) else message
 
     def _log(self, call: Call) -> None:
         seconds = time.monotonic() - call.begin
         path = call.path if call.path in self.routes else "other"
         self.metrics.observe_request(path, call.status, seconds, call.n_tokens, call.queue_seconds)
-        if self.options.access_log and path not in OPEN_PATHS:
+        if self.options.access_log and path not in QUIET_PATHS:
             line = {
-                "time": round(time.time(), 3), "id": call.request_id, "method": call.scope["method"], "path": path,
+                "time": round(time.time(), 3), "id": call.request_id, "method": call.exchange.method, "path": path,
                 "status": call.status, "ms": round(seconds * 1e3, 1), "queue_ms": round(call.queue_seconds * 1e3, 1),
                 "tokens": call.n_tokens, "bytes_in": call.body_size, "bytes_out": call.sent_bytes,
             }  # fmt: skip
-            access_logger.info("%s", json.dumps(line))
+            access_logger.info("%s", orjson.dumps(line).decode())
 
     # --- Operations -----------------------------------------------------------------------------
 
@@ -583,12 +637,12 @@ class App:
 
     async def get_openapi(self, call: Call) -> None:
         """Answer /openapi.json."""
-        await self.send_json(call, openapi.build_document(self.options, has_keys=bool(self.keys)))
+        await self.send_json(call, openapi.build_document(self.options, self.service, has_keys=bool(self.keys)))
 
     async def get_docs(self, call: Call) -> None:
         """Answer /docs: a page that lists the routes, without any resource of another host."""
         call.extra_headers.append((b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'"))
-        page = openapi.build_page(self.options)
+        page = openapi.build_page(self.options, self.service)
         await self.send(call, [page.encode()], content_type="text/html; charset=utf-8")
 
 
@@ -610,10 +664,11 @@ def _encode_each(encode: Callable[[Sequence[Tokens]], Sequence[Any]], sentences:
     return results
 
 
-def _expire(lane: Lane, work: Work) -> None:
+def _drop(lane: Lane, work: Work, error: type[Exception]) -> None:
+    """Drop work whose client has disconnected, or whose deadline has passed."""
     lane.cancel(work)
     if not work.future.done():
-        work.future.set_exception(DeadlineError())
+        work.future.set_exception(error())
 
 
 def _is_address(name: str) -> bool:
@@ -637,9 +692,15 @@ def _json_problem(error: orjson.JSONDecodeError) -> str:
     return f"{error.msg} at line {error.lineno} column {error.colno}"
 
 
-def _without_paths(message: str) -> str:
-    """Return an error message for the client; a message that could contain a path of this machine is replaced."""
-    return "the request cannot be answered" if "/" in message and str(Path.home()) in message else message
+def _find_paths(options: ServeOptions) -> frozenset[str]:
+    """Return all spellings of the paths that errors could name: those of the options, and of the package."""
+    named = [*map(Path, options.models), *options.indexes, *(path for _, path in options.corpora)]
+    named += [Path(__file__).parents[1], Path.home(), Path.cwd()]
+    if options.api_key_file is not None:
+        named.append(options.api_key_file)
+    spellings = {str(form) for path in named for form in (path, path.absolute(), path.resolve())}
+    spellings |= {text.replace(str(Path.home()), "~", 1) for text in spellings}
+    return frozenset(text for text in spellings if len(text) > 1 and ("/" in text or "\\" in text))
 
 
 def _cut(parts: Sequence[bytes], size: int = SEND_BYTES) -> Iterator[bytes | memoryview]:

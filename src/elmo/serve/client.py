@@ -19,13 +19,13 @@ import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import wraps
+from functools import cache, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 from elmo.engine.batches import track_progress
-from elmo.errors import ConfigError, MissingExtraError, ServiceError, StateError
+from elmo.errors import ConfigError, ServiceError, StateError, importing_extra
 from elmo.serve.client_calls import Plan, RemoteModel, Request, RequestGroup, ServiceCalls, read_error, require
 
 if TYPE_CHECKING:
@@ -78,11 +78,60 @@ class ServiceSettings:
 
 
 def _import_httpx() -> Any:
-    try:
+    with importing_extra("elmo.Client", extra="serve"):
         import httpx  # pyright: ignore[reportMissingImports] -- an extra
-    except ImportError as error:
-        raise MissingExtraError("elmo.Client", extra="serve") from error
     return httpx
+
+
+_attempt = threading.local()  # deadline: when the attempt of this thread must have ended
+
+
+@cache
+def _deadline_transport() -> Any:
+    """Return a transport of httpx whose reads and writes end at the deadline of the attempt.
+
+    The time limits of httpx are for single reads and writes, so that a service that sends one byte now and then could
+    keep a client for ever. With asyncio, ``asyncio.timeout`` limits the whole attempt.
+    """
+    import httpcore  # pyright: ignore[reportMissingImports] -- an extra
+
+    httpx = _import_httpx()
+
+    def remaining(timeout: float | None, error: type[Exception]) -> float:
+        seconds = _attempt.deadline - time.monotonic()
+        if seconds <= 0:
+            raise error("the time limit has passed")
+        return seconds if timeout is None else min(seconds, timeout)
+
+    class Stream(httpcore.NetworkStream):
+        def __init__(self, stream: Any) -> None:
+            self._stream = stream
+
+        def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+            return self._stream.read(max_bytes, remaining(timeout, httpcore.ReadTimeout))
+
+        def write(self, buffer: bytes, timeout: float | None = None) -> None:
+            self._stream.write(buffer, remaining(timeout, httpcore.WriteTimeout))
+
+        def start_tls(self, *arguments: Any, **options: Any) -> Any:
+            return Stream(self._stream.start_tls(*arguments, **options))
+
+        def get_extra_info(self, info: str) -> Any:
+            return self._stream.get_extra_info(info)
+
+        def close(self) -> None:
+            self._stream.close()
+
+    class Backend(httpcore.SyncBackend):
+        def connect_tcp(self, *arguments: Any, **options: Any) -> Any:
+            return Stream(super().connect_tcp(*arguments, **options))
+
+    class Transport(httpx.HTTPTransport):
+        def __init__(self) -> None:
+            super().__init__()
+            self._pool._network_backend = Backend()
+
+    return Transport
 
 
 class Exchange:
@@ -93,13 +142,13 @@ class Exchange:
         self._body = request.encode()
         self._reply = bytearray()
         self._n_attempts = 0
-        self._deadline = time.monotonic() + settings.timeout
+        self.deadline = time.monotonic() + settings.timeout
         self._last_error: ServiceError | None = None
 
     @property
     def remaining(self) -> float:
         """Seconds until the time limit; at least a millisecond."""
-        return max(self._deadline - time.monotonic(), 0.001)
+        return max(self.deadline - time.monotonic(), 0.001)
 
     def next_attempt(self) -> dict[str, Any]:
         """Start an attempt; return the arguments of ``httpx.Client.stream``."""
@@ -116,7 +165,7 @@ class Exchange:
 
     def receive(self, chunk: bytes) -> None:
         """Add a part of the reply."""
-        if time.monotonic() > self._deadline:
+        if time.monotonic() > self.deadline:
             raise self.timeout_error()
         require(len(self._reply) + len(chunk) <= MAX_REPLY_BYTES, f"more than {MAX_REPLY_BYTES >> 20} MB")
         self._reply += chunk
@@ -163,7 +212,7 @@ class Exchange:
             raise failure from error
         backoff = min(FIRST_DELAY * 2 ** (self._n_attempts - 1), MAX_DELAY)
         seconds = retry_after + backoff * random.uniform(0.5, 1.0)
-        if time.monotonic() + seconds >= self._deadline:
+        if time.monotonic() + seconds >= self.deadline:
             raise failure from error
         return seconds
 
@@ -336,7 +385,7 @@ class Client(ServiceUser):
     def _http(self) -> httpx.Client:
         http = self._connections.get(os.getpid())
         if http is None:
-            http = _import_httpx().Client(headers=self._settings.headers())
+            http = _import_httpx().Client(headers=self._settings.headers(), transport=_deadline_transport()())
             http = self._connections.setdefault(os.getpid(), http)  # another thread may have been faster
         return http
 
@@ -365,6 +414,7 @@ class Client(ServiceUser):
     def _send(self, request: Request, stop: threading.Event) -> Any:
         exchange = Exchange(self._settings, request)
         while not stop.is_set():
+            _attempt.deadline = exchange.deadline
             try:
                 with self._http().stream(**exchange.next_attempt()) as response:
                     for chunk in response.iter_bytes():

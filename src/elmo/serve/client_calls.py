@@ -25,6 +25,7 @@ from elmo.embed.elmo import as_tokens
 from elmo.embed.encoding import DTYPES, Encoding, LayerChoice, layer_selector, vector_converter
 from elmo.engine.batches import MAX_TOKENS
 from elmo.errors import ConfigError, DataError, ElmoError, SentenceTooLongError, ServiceError, ShapeError, StateError
+from elmo.formats.similarity import SimilarityRank
 from elmo.text.tokenizers import Tokens
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ MAX_SLOW_INPUTS = 64  # inputs of a request that computes a softmax or searches 
 
 # Errors that the service passes on by name, so that bad input raises the same error as in this process.
 _INPUT_ERRORS = ("ConfigError", "DataError", "EncodingError", "SentenceTooLongError", "ShapeError", "StateError")
-_LAYERS = ("average", "top", "all", "concat")
+_LAYERS = ("average", "top", "all", "concat", "sense")
 _NUMBERED_SENTENCE = re.compile(r"(?:sentence|input) \d+")
 _FIELD_OF_INPUT = re.compile(r"\.?inputs\[(\d{1,9})\]")
 # Errors for the fields of a request; fields that are not listed are options.
@@ -182,7 +183,7 @@ class ServiceCalls:
 
         Args:
             sentences: A string, or an iterable of strings and lists of tokens. Strings are tokenized by the service.
-            layers: "average", "top", "concat", "all" (layer, time, width), a layer number or a ``LayerMix``.
+            layers: "average", "top", "concat", "all" (layer, time, width), "sense", a layer number or a ``LayerMix``.
             start: State at the start of a sentence: "zero" or "warm" (stored with the model).
             dtype: Data type of the returned vectors; "float16" halves the size of the replies. Default: the
                 precision of the network. Replies have at most the precision of float32.
@@ -209,7 +210,7 @@ class ServiceCalls:
         word: str,
         sentences: Sequence[str | Sequence[str]],
         *,
-        layers: LayerChoice | int = "all",
+        layers: LayerChoice | int = "sense",
         start: Literal["zero", "warm"] = "zero",
     ) -> Plan[Comparison]:
         """Compute the cosine similarity of a word in each pair of sentences, like ``elmo.embed.compare``.
@@ -712,7 +713,17 @@ def _parse_comparison(reply: Any, *, word: str, n: int) -> Comparison:
     for layer, rows in matrices.items():
         require(isinstance(rows, list) and len(rows) == n, f"expected {n} rows of similarities")
         parsed[layer] = np.stack([_parse_numbers(row, n) for row in rows])
-    return Comparison(word, tuple(uses), parsed)
+    ranks = dict(_parse_rank(item, n) for item in reply.get("ranks") or ())
+    return Comparison(word, tuple(uses), parsed, ranks)
+
+
+def _parse_rank(item: Any, n: int) -> tuple[tuple[int, int], SimilarityRank]:
+    rank = _parse_object(item, lists=("uses",))
+    pair, share, word = rank["uses"], rank.get("share"), rank.get("word")
+    is_pair = len(pair) == 2 and all(type(x) is int for x in pair) and 0 <= pair[0] < pair[1] < n
+    is_rank = isinstance(share, int | float) and 0 <= share <= 1 and isinstance(word, str | None)
+    require(is_pair and is_rank, f"a rank of the form {item!r:.80}")
+    return (pair[0], pair[1]), SimilarityRank(float(cast("float", share)), cast("str | None", word))
 
 
 def read_error(error: Any, *, status: int, numbers: range = range(0)) -> ElmoError:

@@ -29,10 +29,11 @@ MAX_OPENAI_INPUTS = 2048
 _TEI_TYPES = {429: "Overloaded", 500: "Backend", 503: "Unhealthy", 504: "Backend"}
 
 _STRING = {"type": "string", "maxLength": MAX_TEXT}
-_STRINGS = {"type": "array", "items": _STRING, "minItems": 1, "maxItems": 1_000_000}
-_TEXTS: Schema = {"anyOf": [_STRING, _STRINGS], "description": "A text or a list of texts."}
+TEXT_LIST = {"type": "array", "items": _STRING, "minItems": 1, "maxItems": 1_000_000}
+_TEXTS: Schema = {"anyOf": [_STRING, TEXT_LIST], "description": "A text or a list of texts."}
 _BOOLEAN = {"type": "boolean"}
 _NULL = {"type": "null"}
+DIMENSIONS: Schema = {"type": "integer", "minimum": 1, "maximum": 100_000}
 _TRUNCATE: Schema = {
     "anyOf": [_BOOLEAN, _NULL],
     "default": None,
@@ -47,12 +48,12 @@ def _tei(**properties: Schema) -> Schema:
 OPENAI_EMBEDDINGS: Schema = {
     "type": "object",
     "properties": {
-        "input": {"anyOf": [{**_STRING, "minLength": 1}, {**_STRINGS, "maxItems": MAX_OPENAI_INPUTS}],
+        "input": {"anyOf": [{**_STRING, "minLength": 1}, {**TEXT_LIST, "maxItems": MAX_OPENAI_INPUTS}],
                   "description": "A text or a list of up to 2,048 texts."},
         "model": {"anyOf": [_STRING, _NULL], "default": None, "description": "Id of a model."},
         "encoding_format": {"type": "string", "enum": ["float", "base64"], "default": "float",
                             "description": "Numbers as JSON, or base64 of little-endian float32."},
-        "dimensions": {"anyOf": [{"type": "integer", "minimum": 1, "maximum": 100_000}, _NULL], "default": None,
+        "dimensions": {"anyOf": [DIMENSIONS, _NULL], "default": None,
                        "description": "If set, must be the width of the model."},
         "user": {"anyOf": [_STRING, _NULL], "default": None, "description": "Ignored."},
     },
@@ -64,7 +65,7 @@ TEI_REQUESTS: dict[str, Schema] = {
         truncate=_TRUNCATE,
         truncation_direction={**_STRING, "description": "Ignored."},
         prompt_name={"anyOf": [_STRING, _NULL], "description": "Ignored."},
-        dimensions={"anyOf": [{"type": "integer", "minimum": 1, "maximum": 100_000}, _NULL], "default": None,
+        dimensions={"anyOf": [DIMENSIONS, _NULL], "default": None,
                     "description": "If set, must be the width of the model."},
     ),
     "/embed_all": _tei(truncate=_TRUNCATE),

@@ -6,28 +6,36 @@ All routes but the files are part of the public API.
 from __future__ import annotations
 
 import asyncio
+import logging
 import mimetypes
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from elmo.errors import DataError
+from elmo.errors import DataError, ElmoError
 from elmo.lexicon.concordance import arrange_usages, assign_senses, sample_usages, similarities_to
-from elmo.lexicon.usages import Usages, unit_rows
+from elmo.lexicon.usages import Usage, Usages, unit_rows
 from elmo.serve.replies import offsets_json, to_json
 from elmo.serve.scheduler import cost_of
 from elmo.serve.schemas import RequestError
 from elmo.serve.service import short_place
+from elmo.text.tokenizers import Tokens
 
 if TYPE_CHECKING:
+    from elmo.embed.elmo import Elmo
     from elmo.lexicon.change import Changes, WordChange
-    from elmo.lexicon.senses import NameOf
+    from elmo.lexicon.senses import SubstituteNames
     from elmo.serve.app import App, Call, Handler
     from elmo.serve.service import LoadedIndex, LoadedModel
+    from elmo.text.reader import Sentence
+
+logger = logging.getLogger(__name__)
 
 STATIC = Path(__file__).parent / "static"
 PREFIX = "/explore/"
@@ -36,7 +44,12 @@ CONTENT_SECURITY = (
     b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 N_TYPICAL = 5  # typical sentences per period
-_NAMING_USAGES = 8  # typical usages of a sense whose substitutes name it
+_MIN_COUNT = 10  # usages in each period of a word whose change is measured
+_EMBEDDING_SHARE = 0.5  # of the time to measure change
+_MAX_USAGES = 200  # per word and period; a random sample if there are more
+_NAMING_USAGES = 6  # typical usages of a sense whose substitutes name it
+_NAMING_CONTEXT = 15  # tokens before and after such a usage that the model reads
+_FORM_SHARE = 0.75  # of the usages of a sense that have the same spelling, and of the others that do not
 _MAX_ANSWERS = 100  # answers about words that are kept
 _MAP_COST = 1000  # cost of clustering and naming the senses of a word, in tokens to encode
 _TYPES = {
@@ -113,9 +126,17 @@ def map_usages(index: LoadedIndex, request: dict[str, Any]) -> dict[str, Any]:
     """Arrange the usages of a word on a map, with a sense for each."""
     word, seed = request["word"], request["seed"]
     numbers, usages = sample_usages(index.index, word, limit=request["limit"], seed=seed)
+    name_of = index.model.name_of()
     senses = assign_senses(
-        usages, word=word, n_clusters=request["n_clusters"], name_of=_name_quickly(index.model), seed=seed
+        usages,
+        word=word,
+        n_clusters=request["n_clusters"],
+        name_of=None if name_of is None else lambda _: (),
+        seed=seed,
     )
+    names = senses.names
+    if name_of is not None:
+        names = _name_senses(name_of, usages.items, senses.labels, senses.similarities)
     positions = arrange_usages(usages.vectors)
     similarities = (
         None if request["to"] is None else similarities_to(index.index, usages, index.model.second, request["to"])
@@ -128,20 +149,52 @@ def map_usages(index: LoadedIndex, request: dict[str, Any]) -> dict[str, Any]:
         }
         for k, usage in enumerate(usages.items)
     ]  # fmt: skip
-    sizes = np.bincount(senses.labels, minlength=len(senses.names) + 1)
+    sizes = np.bincount(senses.labels, minlength=len(names) + 1)
     return {
         "object": "map", "index": index.name, "word": word, "total": len(index.index.numbers(word)), "lines": lines,
         "senses": [
-            {"sense": k, "name": name, "share": float(sizes[k]) / len(lines), "usages": int(sizes[k])}
-            for k, name in enumerate(senses.names, start=1)
+            {"sense": k, "name": name, "form": _find_form([line["word"] for line in lines], senses.labels == k),
+             "share": float(sizes[k]) / len(lines), "usages": int(sizes[k])}
+            for k, name in enumerate(names, start=1)
         ],
     }  # fmt: skip
 
 
-def _name_quickly(model: LoadedModel) -> NameOf | None:
-    """Return a function that names a sense from a few typical usages, so that a page does not wait for names."""
-    name_of = model.name_of()
-    return None if name_of is None else lambda usages: name_of(usages[:_NAMING_USAGES])
+def _find_form(forms: Sequence[str], is_sense: Any) -> str | None:
+    """Return the spelling that sets a sense apart, such as State for state; None if there is none.
+
+    Words of an index are encoded as they are written, so that a group may be a spelling as well as a sense.
+    """
+    inside, outside = (Counter(form for form, is_own in zip(forms, mask, strict=True) if is_own)
+                       for mask in (is_sense, ~is_sense))  # fmt: skip
+    if not inside or not outside:
+        return None
+    form, n = inside.most_common(1)[0]
+    is_typical = n >= _FORM_SHARE * inside.total() and outside[form] <= (1 - _FORM_SHARE) * outside.total()
+    return form if is_typical else None
+
+
+def _name_senses(
+    name_of: SubstituteNames, usages: Sequence[Usage], labels: Any, similarities: Any
+) -> Sequence[Sequence[str]]:
+    """Name the senses 1, 2, … from a few short contexts of each, all together, so that a page does not wait for names.
+
+    Args:
+        name_of: Names senses.
+        usages: The usages of a word.
+        labels: The sense of each usage (usage,).
+        similarities: How typical each usage is for its sense (usage,).
+    """
+    order = np.argsort(-similarities, kind="stable")
+    typical = [order[labels[order] == sense][:_NAMING_USAGES].tolist() for sense in range(1, int(labels.max()) + 1)]
+    return name_of.name_groups([[_crop(usages[k]) for k in rows] for rows in typical])
+
+
+def _crop(usage: Usage) -> Usage:
+    """Return a usage with the nearest tokens of its sentence."""
+    first = max(0, usage.begin - _NAMING_CONTEXT)
+    tokens = Tokens.from_words(usage.sentence.tokens[first : usage.end + _NAMING_CONTEXT])
+    return Usage(tokens, usage.begin - first, usage.end - first, usage.place)
 
 
 def _usage_json(usage: Any) -> dict[str, Any]:
@@ -161,8 +214,22 @@ class Periods:
     _answers: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]], repr=False, compare=False)
 
     @classmethod
-    def measure(cls, corpora: Mapping[str, Path], model: LoadedModel, *, max_words: int = 300) -> Periods:
-        """Measure the change of frequent words between corpora; this can take minutes."""
+    def measure(
+        cls,
+        corpora: Mapping[str, Path],
+        model: LoadedModel,
+        *,
+        max_words: int = 200,
+        on_progress: Callable[[float], None] | None = None,
+    ) -> Periods:
+        """Measure the change of frequent content words between corpora; this can take minutes.
+
+        Args:
+            corpora: The text file of each period, in order of time.
+            model: The model.
+            max_words: Number of words to measure, the most frequent first.
+            on_progress: Called with the share of the work that is done, when the texts have been read.
+        """
         from elmo.lexicon.change import ChangeOptions, change_in_corpora
         from elmo.text.reader import read_sentences
 
@@ -170,14 +237,25 @@ class Periods:
         readers = {
             name: partial(read_sentences, [str(path)], tokenizer=elmo.tokenizer) for name, path in corpora.items()
         }
-        options = ChangeOptions(keep_usages=True, n_examples=N_TYPICAL)
+        # The average distance, apd, is largest for words with many senses in any period; mmd is not.
+        options = ChangeOptions(measure="mmd", keep_usages=True, n_examples=N_TYPICAL, min_count=_MIN_COUNT)
+        words = find_content_words(elmo, readers, max_words=max_words)
+
+        def report(share: float) -> None:
+            if on_progress is not None:
+                on_progress(share)
+
         changes = change_in_corpora(
-            elmo, readers, options=options, layers="top", max_words=max_words, limit=200, skip=100
-        )
-        return cls(changes, model)
+            elmo, readers, words=words, options=options, layers="top", limit=_MAX_USAGES,
+            on_progress=lambda n, total: report(_EMBEDDING_SHARE * n / max(total, 1)),
+            on_measured=lambda n, total: report(_EMBEDDING_SHARE + (1 - _EMBEDDING_SHARE) * n / max(total, 1)),
+        )  # fmt: skip
+        # The lower end of the interval ranks a word high only if it is sure to have changed.
+        ranked = sorted(changes.words, key=lambda word: -word.overall.low)
+        return cls(replace(changes, words=tuple(ranked)), model)
 
     def rank(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Answer /v1/change: words by their change, the largest first."""
+        """Answer /v1/change: words by the lower end of the interval of their change, the largest first."""
         query = (request["query"] or "").lower()
         words = [word for word in self.changes.words if word.word.lower().startswith(query)]
         rows = [self._row(word) for word in words[request["offset"] : request["offset"] + request["n"]]]
@@ -219,24 +297,115 @@ class Periods:
         usages = Usages(tuple(items), vectors)
         return {
             "object": "change_word", "periods": names, **self._row(change),
-            "senses": _describe_senses(usages, labels, periods, len(names), _name_quickly(self.model)),
+            "senses": _describe_senses(usages, labels, periods, len(names), self.model.name_of()),
             "lines": lines, "typical": _typical_lines(vectors, periods, len(names)),
         }  # fmt: skip
 
 
+def find_content_words(
+    elmo: Elmo, readers: Mapping[str, Callable[[], Iterable[Sentence]]], *, max_words: int
+) -> list[str]:
+    """Return the most frequent words of all periods that are neither function words nor names.
+
+    A word is taken for a name if it is mostly written with a capital letter; see ``is_function_word``.
+    """
+    from elmo.lexicon.change import WordCounter, frequent_words
+    from elmo.lexicon.function_words import is_function_word
+    from elmo.lexicon.usages import WordFilter, entry_key
+
+    key = entry_key(elmo)
+    counts: list[Counter[str]] = []
+    capitalized: Counter[str] = Counter()
+    for period, read in readers.items():
+        text = WordCounter(read(), WordFilter(None, key=key))
+        for sentence in text:  # the first word of a sentence has a capital letter in any case
+            capitalized.update(key(token) for token in sentence.tokens.tokens[1:] if token[:1].isupper())
+        if not text.n_tokens:
+            raise DataError(f"{period[:80]}: expected text for this period, found no words")
+        counts.append(text.counts)
+    total = sum(counts, Counter[str]())
+    frequent = frequent_words(counts, min_count=_MIN_COUNT, max_words=len(total), skip=0)
+    words = [
+        word for word in frequent if not is_function_word(word, total) and capitalized[word] <= total[word] / 2
+    ][:max_words]  # fmt: skip
+    if not words:
+        raise DataError(
+            f"expected words, except function words, that occur {_MIN_COUNT} times in each period; found none"
+        )
+    return words
+
+
+class PeriodsJob:
+    """Measures the change of words when it is asked for, in a thread, so that other views can be used meanwhile.
+
+    Attributes:
+        names: The names of the periods.
+    """
+
+    def __init__(self, corpora: Mapping[str, Path], model: LoadedModel) -> None:
+        """Keep what to measure; ``describe`` starts the thread."""
+        self.names = tuple(corpora)
+        self._measure = partial(Periods.measure, corpora, model, on_progress=self._on_progress)
+        self._progress: float | None = None  # None while the texts are read
+        self._result: Periods | None = None
+        self._error: Exception | None = None
+        self._thread: threading.Thread | None = None
+
+    def _run(self) -> None:
+        try:
+            self._result = self._measure()
+        except Exception as error:  # shown by the page
+            self._error = error
+            logger.error("cannot compare the periods: %s", error)
+
+    def _on_progress(self, share: float) -> None:
+        self._progress = share
+
+    def wait(self) -> Periods:
+        """Measure the change in this thread, and return the result."""
+        if self._result is None:
+            self._result = self._measure()
+        return self._result
+
+    def get(self) -> Periods:
+        """Return the result; raise ``RequestError`` if it is not there."""
+        if self._error is not None:
+            known = isinstance(self._error, ElmoError)  # others may name files of the server
+            reason = str(self._error) if known else type(self._error).__name__
+            raise RequestError(f"the periods cannot be compared: {reason}", status=422, code="periods_failed")
+        if self._result is None:
+            self.describe()
+            raise RequestError("the periods are being compared", status=503, code="periods_loading")
+        return self._result
+
+    def describe(self) -> dict[str, Any]:
+        """Answer /v1/periods: whether the result is there, or how far the work is; the first request starts it."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="elmo-periods", daemon=True)
+            self._thread.start()
+        if self._result is None and self._error is None:
+            stage = "read" if self._progress is None else "measure"
+            status: dict[str, Any] = {"status": "measuring", "stage": stage, "progress": self._progress, "words": None}
+        else:
+            status = {"status": "ready", "stage": None, "progress": 1.0, "words": len(self.get().changes.words)}
+        return {"object": "periods", "periods": list(self.names), **status}
+
+
 def _describe_senses(
-    usages: Usages, labels: Any, periods: Any, n_periods: int, name_of: NameOf | None
+    usages: Usages, labels: Any, periods: Any, n_periods: int, name_of: SubstituteNames | None
 ) -> list[dict[str, Any]]:
-    units = unit_rows(usages.vectors)
-    senses = []
-    for label in range(1, int(labels.max()) + 1):
-        rows = np.flatnonzero(labels == label)
-        center = units[rows].mean(axis=0)
-        typical = rows[np.argsort(-(units[rows] @ center), kind="stable")]
-        names = [] if name_of is None else list(name_of([usages.items[int(k)] for k in typical]))
-        shares = [float((labels[periods == k] == label).mean()) for k in range(n_periods)]
-        senses.append({"sense": label, "name": names, "shares": shares, "usages": len(rows)})
-    return senses
+    units, numbers = unit_rows(usages.vectors), range(1, int(labels.max()) + 1)
+    centers = np.stack([units[labels == label].mean(axis=0) for label in numbers])
+    names: Sequence[Sequence[str]] = [()] * len(numbers)
+    if name_of is not None:
+        names = _name_senses(name_of, usages.items, labels, (units * centers[labels - 1]).sum(axis=1))
+    return [
+        {
+            "sense": label, "name": list(name), "usages": int((labels == label).sum()),
+            "shares": [float((labels[periods == k] == label).mean()) for k in range(n_periods)],
+        }
+        for label, name in zip(numbers, names, strict=True)
+    ]  # fmt: skip
 
 
 def _typical_lines(vectors: Any, periods: Any, n_periods: int) -> list[list[int]]:
@@ -252,7 +421,7 @@ def _typical_lines(vectors: Any, periods: Any, n_periods: int) -> list[list[int]
     return typical
 
 
-def _require_periods(app: App) -> Periods:
+def _require_periods(app: App) -> PeriodsJob:
     periods = app.ready().periods
     if periods is None:
         raise RequestError(
@@ -264,21 +433,19 @@ def _require_periods(app: App) -> Periods:
 
 async def get_periods(app: App, call: Call) -> None:
     """Answer /v1/periods."""
-    periods = _require_periods(app)
-    value = {"object": "periods", "periods": periods.changes.periods, "words": len(periods.changes.words)}
-    await app.send_json(call, value)
+    await app.send_json(call, _require_periods(app).describe())
 
 
 async def post_change(app: App, call: Call) -> None:
     """Answer /v1/change."""
     _, request = await app.read_request(call, app.calls)
-    await app.send_json(call, _require_periods(app).rank(request))
+    await app.send_json(call, _require_periods(app).get().rank(request))
 
 
 async def post_change_word(app: App, call: Call) -> None:
     """Answer /v1/change/word."""
     _, request = await app.read_request(call, app.calls)
-    answer = await app.run(call, 500, partial(_require_periods(app).describe_word, request["word"]))
+    answer = await app.run(call, 500, partial(_require_periods(app).get().describe_word, request["word"]))
     await app.send_json(call, answer)
 
 

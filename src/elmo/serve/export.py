@@ -1,20 +1,24 @@
-"""Export the explorer as a static site: a folder that any web server can serve, in which the models run in the browser.
+"""Export the explorer as a static site, in which the models run in the browser: a folder or a single HTML file.
 
 The folder contains:
 
-======================  ================================================================================
-file                    contents
-======================  ================================================================================
-``index.html``, …       the page: the files of ``static/``
-``config.json``         the models, indexes and periods of the site, for ``local.js``
-``runtime/``            onnxruntime-web: a module, and its WebAssembly binary, compressed
-``models/NAME/``        ``model.onnx`` and ``softmax.onnx`` (see ``elmo.formats.onnx``), and ``words.json.gz``
-``text-*.bin.gz``       data of the tokenizers (see ``export_text.py``)
-``indexes/NAME/``       usages of frequent words of an index, arranged and clustered, with vectors in 8 bits
-``change/``             the change of words between periods
-======================  ================================================================================
+=======================  ===============================================================================
+file                     contents
+=======================  ===============================================================================
+``index.html``           the page, with ``style.css`` and ``icon.svg``
+``page.js``              all modules of the page in one script (see ``bundle.py``)
+``config.json``          the models, indexes and periods of the site, for ``local.js``
+``runtime/``             the worker with onnxruntime-web, and its WebAssembly binary, compressed
+``models/NAME/``         ``model.onnx`` and ``softmax.onnx`` (see ``elmo.formats.onnx``), and ``words.json.gz``
+``text-*.bin.gz``        data of the tokenizers (see ``export_text.py``)
+``indexes/NAME/``        usages of frequent words of an index, arranged and clustered, with vectors in 8 bits
+``change/``              the change of words between periods
+``licenses.txt``         the licenses of the libraries in the page
+=======================  ===============================================================================
 
-The page loads files of this folder only.
+The page works from any web server and from disk. A page that is opened from disk can load scripts only, so the data
+files are scripts with the suffix ``.js``; ``local.js`` describes them. A single HTML file contains all files as
+elements. The page loads nothing else, and its Content-Security-Policy allows no requests.
 """
 
 from __future__ import annotations
@@ -22,16 +26,19 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
+import html
 import io
 import json
 import logging
 import os
+import re
 import secrets
 import shutil
 import tarfile
+import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,18 +47,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from elmo import __version__
-from elmo.errors import ChecksumError, ConfigError, FormatError, MissingExtraError, OutputError
+from elmo.errors import ChecksumError, ConfigError, FormatError, OutputError, importing_extra
 from elmo.formats import onnx
 from elmo.lexicon.usages import entry_key, unit_rows
+from elmo.serve.bundle import bundle_modules, convert_module, encode_text
 from elmo.serve.export_text import TOKENIZERS, build_ids_config, write_text_data
 from elmo.serve.options import ServeOptions
-from elmo.storage.atomic import atomic_folder, check_output_folder
+from elmo.storage.atomic import atomic_file, atomic_folder, cannot_write, check_output_file, check_output_folder
 from elmo.storage.files import format_error, format_path, read_json
 
 if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
     from elmo.serve.explore import Periods
-    from elmo.serve.service import LoadedIndex, LoadedModel
+    from elmo.serve.service import LoadedIndex, LoadedModel, Service
     from elmo.text.ids import Vocabulary
 
 logger = logging.getLogger(__name__)
@@ -62,11 +70,15 @@ STATIC = Path(__file__).parent / "static"
 MAX_TOKENS = 10_000  # of a request in the browser
 SKIPPED_WORDS = 100  # most frequent words of a large index, which are function words
 MIN_USAGES = 5  # of an exported word
-# A page that was exported may only load its own files; WebAssembly needs a permission of its own.
+PAGE_SUFFIXES = (".html", ".htm")  # of a single file
+MAX_PAGE_BYTES = 400_000_000  # of the data in a single file; a browser reads it as one string
+# An exported page may run its own scripts and load nothing; WebAssembly needs a permission of its own.
 CONTENT_SECURITY = (
-    "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; style-src 'self'; img-src 'self' data: blob:; "
-    "connect-src 'self'; worker-src 'self'; base-uri 'none'; form-action 'none'"
+    "default-src 'none'; script-src {scripts} 'wasm-unsafe-eval'; style-src {styles}; img-src {images} data: blob:; "
+    "worker-src blob:; base-uri 'none'; form-action 'none'"
 )
+_GENERATOR = f'<meta name="generator" content="{FORMAT}">'
+_DATA_SUFFIXES = (".json", ".gz", ".onnx", ".bin", ".worker")
 
 # --- onnxruntime-web -----------------------------------------------------------------------------------
 
@@ -78,9 +90,7 @@ _PACKAGE = "onnxruntime-web"
 _MODULE, _BINARY = "ort.wasm.bundle.min.mjs", "ort-wasm-simd-threaded.wasm"
 _MAX_DOWNLOAD = 200 << 20
 _TIMEOUT = 60  # seconds
-_LICENSE = """onnxruntime-web {version}, https://onnxruntime.ai
-
-MIT License
+_LICENSE = """MIT License
 
 Copyright (c) Microsoft Corporation
 
@@ -207,9 +217,9 @@ class ExportOptions:
 
 @dataclass(frozen=True)
 class ExportedSite:
-    """What was exported: the folder, and the size of its files in bytes by path."""
+    """What was exported: the folder or the HTML file, and the size of its files in bytes by path."""
 
-    folder: Path
+    path: Path
     sizes: dict[str, int]
 
     @property
@@ -218,16 +228,18 @@ class ExportedSite:
         return sum(self.sizes.values())
 
 
-def export_site(folder: str | Path, options: ExportOptions | None = None) -> ExportedSite:
+def export_site(path: str | Path, options: ExportOptions | None = None) -> ExportedSite:
     """Write the explorer as a static site, completely or not at all.
 
     Args:
-        folder: The folder to write: new or empty, or an earlier export, which is replaced.
+        path: The folder to write: new or empty, or an earlier export, which is replaced. A name that ends in ``.html``
+            writes a single file instead.
         options: Contents of the site.
     """
     options = options or ExportOptions()
-    folder = Path(folder).absolute()
-    _check_folder(folder)
+    path = Path(path).absolute()
+    is_page = path.suffix.lower() in PAGE_SUFFIXES
+    (_check_page if is_page else _check_folder)(path)
     _check_extras()
     from elmo.serve.service import Service
 
@@ -236,37 +248,48 @@ def export_site(folder: str | Path, options: ExportOptions | None = None) -> Exp
         ServeOptions(models=options.models, indexes=options.indexes, corpora=options.corpora, max_tokens=MAX_TOKENS)
     )
     _check_models(list(service.models.values()))
-    with _new_folder(folder) as new:
-        texts = _write_text(new, list(service.models.values()))
-        models = [_write_model(new, model, texts[model.name]) for model in service.models.values()]
-        indexes = [_write_index(new, index, options) for index in service.indexes.values()]
-        periods = None if service.periods is None else _write_periods(new, service.periods, options)
-        catalog = {
-            **service.describe(),
-            "data": [settings["entry"] for settings in models],
-            "indexes": [settings["entry"] for settings in indexes],
-            "corpora": None if service.periods is None else {"periods": list(service.periods.changes.periods)},
-        }
-        config = {
-            "format": FORMAT, "format_version": VERSION, "library_version": __version__, "catalog": catalog,
-            "runtime": _write_runtime(new, runtime), "models": models, "indexes": indexes, "periods": periods,
-        }  # fmt: skip
-        _write_page(new)
-        (new / CONFIG).write_text(json.dumps(config, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    if is_page:
+        with _temporary_folder(path) as new, atomic_file(path) as page:
+            _write_files(new, service, runtime, options, target=path)
+            _write_single_page(page, new)
+        return ExportedSite(path, {path.name: path.stat().st_size})
+    with _new_folder(path) as new:
+        _write_files(new, service, runtime, options, target=path)
+        _write_folder(new)
         sizes = {
-            path.relative_to(new).as_posix(): path.stat().st_size for path in sorted(new.rglob("*")) if path.is_file()
+            file.relative_to(new).as_posix(): file.stat().st_size for file in sorted(new.rglob("*")) if file.is_file()
         }
-    return ExportedSite(folder, sizes)
+    return ExportedSite(path, sizes)
+
+
+def _write_files(folder: Path, service: Service, runtime: WebRuntime, options: ExportOptions, *, target: Path) -> None:
+    """Write the data files of a site as they are, before they are written as text; ``target`` is for messages."""
+    try:
+        texts = _write_text(folder, list(service.models.values()))
+        models = [_write_model(folder, model, texts[model.name]) for model in service.models.values()]
+    except OutputError as error:  # which names a file in the temporary folder
+        raise cannot_write(target, error.__cause__ or error) from error
+    indexes = [_write_index(folder, index, options) for index in service.indexes.values()]
+    periods = None if service.periods is None else _write_periods(folder, service.periods.wait(), options)
+    catalog = {
+        **service.describe(),
+        "data": [settings["entry"] for settings in models],
+        "indexes": [settings["entry"] for settings in indexes],
+        "corpora": None if service.periods is None else {"periods": list(service.periods.names)},
+    }
+    config = {
+        "format": FORMAT, "format_version": VERSION, "library_version": __version__, "catalog": catalog,
+        "runtime": _write_runtime(folder, runtime), "models": models, "indexes": indexes, "periods": periods,
+    }  # fmt: skip
+    (folder / CONFIG).write_text(json.dumps(config, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
 
 def _check_extras() -> None:
-    try:
+    with importing_extra("the export of the explorer", extra="serve,onnx"):
         import onnx
         import orjson
 
         del onnx, orjson
-    except ImportError as error:
-        raise MissingExtraError("the export of the explorer", extra="serve,onnx") from error
 
 
 def _check_models(models: Sequence[LoadedModel]) -> None:
@@ -288,6 +311,15 @@ def _check_folder(folder: Path) -> None:
         raise OutputError(
             f"{format_path(folder)} exists and is not an exported site; choose a new folder, or remove it first"
         ) from error
+
+
+def _check_page(path: Path) -> None:
+    """Check that a file is new, or that it is an earlier export."""
+    check_output_file(path)
+    if path.is_symlink() or (path.exists() and _GENERATOR not in path.read_bytes()[:4000].decode("utf-16", "replace")):
+        raise OutputError(
+            f"{format_path(path)} exists and is not an exported page; choose a new name, or remove it first"
+        )
 
 
 def _is_export(folder: Path) -> bool:
@@ -326,27 +358,104 @@ def _new_folder(folder: Path) -> Iterator[Path]:
         shutil.rmtree(staged, ignore_errors=True)  # after a success it no longer exists
 
 
-def _write_page(folder: Path) -> None:
-    for source in sorted(STATIC.rglob("*")):
-        if source.is_file():
-            target = folder / source.relative_to(STATIC)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(source.read_bytes())
-    path = folder / "index.html"
-    path.write_text(_static_page(path.read_text(encoding="utf-8")), encoding="utf-8", newline="\n")
+@contextmanager
+def _temporary_folder(path: Path) -> Iterator[Path]:
+    """Yield a temporary folder next to a file, which is removed at the end."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=f".{path.name[:40]}.", dir=path.parent))
+    except OSError as error:
+        raise cannot_write(path, error) from error
+    try:
+        yield folder
+    except OSError as error:
+        raise cannot_write(path, error) from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
-def _static_page(page: str) -> str:
-    """Change the page of the server so that it runs the models itself."""
+# --- The page ------------------------------------------------------------------------------------------
+
+
+def _write_folder(folder: Path) -> None:
+    """Write the page, and turn the data files into scripts, which a page that is opened from disk can load."""
+    for path in _data_files(folder):
+        name, content = path.relative_to(folder).as_posix(), path.read_bytes()
+        script = f"\ufeffelmoFile({json.dumps(name)}, {len(content)}, "
+        text = encode_text(content)
+        path.with_name(f"{path.name}.js").write_bytes(f'{script}"{text}");\n'.encode("utf-16-le"))
+        if name != CONFIG:
+            path.unlink()
+    (folder / "page.js").write_text(bundle_modules("app.js", STATIC), encoding="utf-8", newline="\n")
+    for name in ("style.css", "icon.svg"):
+        (folder / name).write_bytes((STATIC / name).read_bytes())
+    (folder / "licenses.txt").write_text(_licenses(), encoding="utf-8", newline="\n")
+    policy = CONTENT_SECURITY.format(scripts="'self'", styles="'self'", images="'self'")
+    page = _static_page(policy, head={"script": '<script src="page.js" defer></script>'})
+    (folder / "index.html").write_text(page, encoding="utf-8", newline="\n")
+
+
+def _write_single_page(page: Path, folder: Path) -> None:
+    """Write one HTML file with everything in it, in UTF-16 with a byte order mark, which every browser respects."""
+    files = _data_files(folder)
+    n_bytes = sum(path.stat().st_size for path in files)
+    if n_bytes > MAX_PAGE_BYTES:
+        raise ConfigError(
+            f"a single file can have {MAX_PAGE_BYTES / 1e6:.0f} MB; found {n_bytes / 1e6:.0f} MB; export a folder"
+        )
+    script, style = "\n" + bundle_modules("app.js", STATIC), "\n" + (STATIC / "style.css").read_text(encoding="utf-8")
+    policy = CONTENT_SECURITY.format(scripts=_hash_source(script), styles=_hash_source(style), images="")
+    icon = base64.b64encode((STATIC / "icon.svg").read_bytes()).decode()
+    head = {"style": f"<style>{style}</style>", "icon": f"data:image/svg+xml;base64,{icon}"}
+    begin, end = _static_page(policy, head=head).split("</body>")
+    with page.open("wb") as output:
+
+        def write(text: str) -> None:
+            output.write(text.encode("utf-16-le"))
+
+        write("\ufeff" + begin)
+        for path in files:
+            name, content = path.relative_to(folder).as_posix(), path.read_bytes()
+            write(
+                f'<script type="application/octet-stream" data-file="{html.escape(name)}" data-bytes="{len(content)}">'
+            )
+            write(encode_text(content) + "</script>\n")
+        write(f'<script type="text/plain" data-file="licenses.txt">\n{_licenses()}</script>\n')
+        write(f"<script>{script}</script>\n  </body>{end}")
+
+
+def _data_files(folder: Path) -> list[Path]:
+    return [path for path in sorted(folder.rglob("*")) if path.is_file() and path.suffix in _DATA_SUFFIXES]
+
+
+def _hash_source(text: str) -> str:
+    """Return the source expression of a Content-Security-Policy that allows one script or style."""
+    if "</script" in text or "</style" in text or "<!--" in text:
+        raise FormatError("a script or style in a page must not contain its own end tag or a comment")
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def _static_page(policy: str, *, head: Mapping[str, str]) -> str:
+    """Change the page of the server so that it runs the models itself.
+
+    Args:
+        policy: The Content-Security-Policy.
+        head: What replaces parts of the head: ``script``, ``style``, and the address of the ``icon``. The scripts of
+            modules are removed in any case.
+    """
+    page = (STATIC / "index.html").read_text(encoding="utf-8")
+    page = re.sub(r' *<link rel="modulepreload" [^\n]*\n', "", page)
     changes = {
         '<meta name="elmo-backend" content="server">': '<meta name="elmo-backend" content="browser">',
-        '<meta charset="utf-8">': '<meta charset="utf-8">\n    '
-        f'<meta http-equiv="Content-Security-Policy" content="{CONTENT_SECURITY}">\n    '
+        '<meta charset="utf-8">': f'<meta charset="utf-8">\n    {_GENERATOR}\n    '
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n    '
         '<meta name="referrer" content="no-referrer">',
-        "<p>Loading…</p>": "<p>Loading…</p>\n        "
-        "<p>If nothing happens: this page needs a web server. In its folder, run "
-        "<code>python -m http.server</code>, and open http://localhost:8000/.</p>",
+        '    <script type="module" src="app.js"></script>\n': f"    {head['script']}\n" if "script" in head else "",
     }
+    if "style" in head:
+        changes['<link rel="stylesheet" href="style.css">'] = head["style"]
+    if "icon" in head:
+        changes['href="icon.svg"'] = f'href="{head["icon"]}"'
     for old, new in changes.items():
         if page.count(old) != 1:
             raise FormatError(f"static/index.html must contain {old!r} once; found {page.count(old)}")
@@ -354,13 +463,31 @@ def _static_page(page: str) -> str:
     return page
 
 
+def _licenses() -> str:
+    """Return the licenses of all libraries in a site."""
+    vendored = sorted((STATIC / "vendor").glob("LICENSE-*"))
+    parts = [f"{path.name.removeprefix('LICENSE-')}\n\n{path.read_text(encoding='utf-8')}" for path in vendored]
+    return "\n\n".join([*parts, f"onnxruntime-web, https://onnxruntime.ai\n\n{_LICENSE}"])
+
+
 def _write_runtime(folder: Path, runtime: WebRuntime) -> dict[str, Any]:
-    names = {"module": "runtime/ort.js", "binary": "runtime/ort.wasm.gz"}
+    """Write the worker, which contains the module of onnxruntime-web, and the WebAssembly binary."""
     (folder / "runtime").mkdir()
-    (folder / names["module"]).write_bytes(runtime.module)
-    (folder / names["binary"]).write_bytes(gzip.compress(runtime.binary, 9, mtime=0))
-    (folder / "runtime" / "LICENSE").write_text(_LICENSE.format(version=runtime.version), encoding="utf-8")
-    return {**names, "version": runtime.version, "sha256": hashlib.sha256(runtime.binary).hexdigest()}
+    module = convert_module(runtime.module.decode(), "ort.mjs", on_import=_refuse_import, on_dynamic=_refuse_import)
+    module = module.replace("import.meta.url", "self.location.href")  # from disk, only classic workers start
+    if "import.meta" in module:
+        raise FormatError(f"{_MODULE} must use import.meta for its address only")
+    worker = f"globalThis.elmoRuntime = {{}};\n((exports) => {{\n{module}\n}})(globalThis.elmoRuntime);\n"
+    (folder / "runtime" / "ort.worker").write_text(
+        worker + bundle_modules("local-worker.js", STATIC), encoding="utf-8", newline="\n"
+    )
+    name = "runtime/ort.wasm.gz"
+    (folder / name).write_bytes(gzip.compress(runtime.binary, 9, mtime=0))
+    return {"binary": name, "version": runtime.version, "sha256": hashlib.sha256(runtime.binary).hexdigest()}
+
+
+def _refuse_import(name: str) -> None:
+    raise FormatError(f"{_MODULE} must not import other modules; found {name[:40]!r}")
 
 
 def _write_json(path: Path, value: Any) -> None:
@@ -402,7 +529,7 @@ def _write_model(folder: Path, model: LoadedModel, text: str | None) -> dict[str
     target.parent.mkdir(exist_ok=True)
     onnx.write(elmo.pretrained, target)
     description = json.loads((target / onnx.DESCRIPTION).read_bytes())
-    for name in ("vocab.txt", "characters.json"):  # words.json.gz and config.json have their contents
+    for name in ("vocab.txt", "characters.json", onnx.DESCRIPTION):  # words.json.gz and config.json have their contents
         (target / name).unlink(missing_ok=True)
     has_softmax = elmo.softmax is not None and elmo.vocab is not None
     if elmo.vocab is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from typing import Any
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -49,6 +50,7 @@ class Metrics:
             )
         }
         self._sources: dict[str, Callable[[], int]] = {}
+        self._counters: dict[tuple[str, int], tuple[Any, ...]] = {}  # by path and status
 
     def watch(self, *, queued: Callable[[], int], requests: Callable[[], int], memory: Callable[[], int]) -> None:
         """Set the functions that return the current values of the gauges."""
@@ -56,15 +58,28 @@ class Metrics:
 
     def observe_request(self, path: str, status: int, seconds: float, n_tokens: int, queue_seconds: float) -> None:
         """Count a request."""
-        self._requests.labels(path, str(status)).inc()
-        self._latency.labels(path).observe(seconds)
+        count, observe, count_tokens, count_refusal = self._find_counters(path, status)
+        count()
+        observe(seconds)
         if status == 200 and n_tokens:
-            self._tokens.labels(path).inc(n_tokens)
+            count_tokens(n_tokens)
             self._waiting.observe(queue_seconds)
-        elif status in _REASONS:
-            self._refusals.labels(_REASONS[status]).inc()
+        elif count_refusal is not None:
+            count_refusal()
         if self._is_shared:  # other processes read the gauges from a file
             self._update_gauges()
+
+    def _find_counters(self, path: str, status: int) -> tuple[Any, ...]:
+        """Return the functions that count a request; finding them by their labels takes longer than counting."""
+        found = self._counters.get((path, status))
+        if found is None:
+            refusals = self._refusals.labels(_REASONS[status]).inc if status in _REASONS else None
+            found = (
+                self._requests.labels(path, str(status)).inc, self._latency.labels(path).observe,
+                self._tokens.labels(path).inc, refusals,
+            )  # fmt: skip
+            self._counters[path, status] = found
+        return found
 
     def observe_batch(self, n_tokens: int, n_requests: int, seconds: float) -> None:
         """Count a batch."""

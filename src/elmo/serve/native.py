@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 CALL_COST = 50  # tokens that the fixed part of a call is worth
 NUMBERS_PER_ITEM = 80  # numbers that a substitute or a neighbor is worth in memory
-LARGE_REPLY = 1 << 16  # bytes; a larger reply is built outside of the event loop
+LARGE_REPLY = 1 << 17  # bytes; a larger reply is built outside of the event loop
 
 
 def build_routes(app: App) -> dict[str, dict[str, Handler]]:
@@ -56,7 +56,6 @@ async def post_words(app: App, call: Call) -> None:
         n_vectors * width, n_tokens=call.n_tokens, encoding=request["encoding"], dtype=request["dtype"]
     )
     app.reserve_reply(call, n_vectors * width, encoding=request["encoding"], dtype=request["dtype"])
-    app.reserve(call, 4 * call.n_tokens * width)  # the vectors themselves
     encodings = await app.encode(call, model, tokenized, layers=layers, start=request["start"], dtype=request["dtype"])
     head = {
         "object": "words",
@@ -110,7 +109,7 @@ async def _answer_list(
 ) -> None:  # fmt: skip
     tokenized = await app.tokenize_inputs(call, model, sentences)
     results = await app.run(call, cost_of(tokenized) + CALL_COST * len(sentences), partial(function, sentences))
-    values = [error_json(item) if isinstance(item, Exception) else item for item in results]
+    values = [error_json(item) if isinstance(item, Exception) else item for item in app.hide_private(results)]
     usage = {"inputs": len(sentences), "tokens": call.n_tokens}
     await app.send_json(call, {**head, "results": values, "usage": usage})
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import html
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from elmo import __version__
 from elmo.serve import compatible
 from elmo.serve.options import ServeOptions
-from elmo.serve.schemas import REQUESTS, Schema
+from elmo.serve.schemas import INPUT_LIST, LAYER, REQUESTS, TARGET_LIST, TOKEN_LIST, WEIGHTS, Schema
+
+if TYPE_CHECKING:
+    from elmo.serve.service import Service
 
 _SUMMARIES = {
     "/v1/words": "Compute a contextual vector for every word.",
@@ -55,7 +58,8 @@ _EXAMPLES: dict[str, Any] = {
     "/tokenize": {"inputs": "What is Deep Learning?"},
 }
 _ERRORS = {
-    "400": "The request is not valid.", "401": "A valid API key is required.",
+    "400": "The request is not valid: it does not match the schema, or its parts do not match each other, such as a "
+    "word that does not occur in its sentence.", "401": "A valid API key is required.",
     "403": "The host or origin is not allowed.",
     "404": "There is no such model, index or corpus.", "408": "The body was not sent in time.",
     "413": "The request or its reply is too large.",
@@ -69,9 +73,13 @@ def request_schemas() -> dict[str, Schema]:
     return {**REQUESTS, "/v1/embeddings": compatible.OPENAI_EMBEDDINGS, **compatible.TEI_REQUESTS}
 
 
-def build_document(options: ServeOptions, *, has_keys: bool = False) -> dict[str, Any]:
-    """Build the OpenAPI document; ``has_keys`` if requests need an API key."""
-    schemas = request_schemas()
+def build_document(options: ServeOptions, service: Service | None = None, *, has_keys: bool = False) -> dict[str, Any]:
+    """Build the OpenAPI document; ``has_keys`` if requests need an API key.
+
+    With a service, it states the limits of the loaded models: those of the largest, if they differ.
+    """
+    limits = _find_limits(options, service)
+    schemas = {path: _limit(schema, limits) for path, schema in request_schemas().items()}
     paths: dict[str, Any] = {}
     for path, summary in _SUMMARIES.items():
         if path in schemas:
@@ -93,6 +101,31 @@ def build_document(options: ServeOptions, *, has_keys: bool = False) -> dict[str
         document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
         document["security"] = [{"key": []}, {}]
     return document
+
+
+def _find_limits(options: ServeOptions, service: Service | None) -> list[tuple[Schema, Schema]]:
+    """Return parts of schemas, and the keywords that state the limits of this service."""
+    limits = [(part, {"maxItems": options.max_inputs}) for part in (INPUT_LIST, TARGET_LIST, compatible.TEXT_LIST)]
+    limits.append((TOKEN_LIST, {"maxItems": options.max_tokens}))
+    if service is not None:
+        models = [model.elmo for model in service.models.values()]
+        layers, widths = [model.n_layers for model in models], [model.width for model in models]
+        limits += [
+            (LAYER, {"maximum": max(layers) - 1}),
+            (WEIGHTS, {"minItems": min(layers), "maxItems": max(layers)}),
+            (compatible.DIMENSIONS, {"minimum": min(widths), "maximum": max(widths)}),
+        ]
+    return limits
+
+
+def _limit(schema: Any, limits: list[tuple[Schema, Schema]]) -> Any:
+    """Return a schema with the keywords of ``limits`` in the parts that they are about."""
+    if isinstance(schema, list):
+        return [_limit(part, limits) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    keywords = next((keywords for part, keywords in limits if part is schema), {})
+    return {**{name: _limit(part, limits) for name, part in schema.items()}, **keywords}
 
 
 _ERROR_SCHEMA = {
@@ -158,9 +191,9 @@ td, th { text-align: left; vertical-align: top; padding: .25rem .75rem .25rem 0;
 """
 
 
-def build_page(options: ServeOptions) -> str:
+def build_page(options: ServeOptions, service: Service | None = None) -> str:
     """Build the page of /docs from the OpenAPI document."""
-    document = build_document(options)
+    document = build_document(options, service)
     sections = []
     for path, operations in document["paths"].items():
         for method, operation in operations.items():

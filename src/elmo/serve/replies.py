@@ -5,7 +5,7 @@ A reply is a list of byte strings, which are sent one after the other, so that a
 
 from __future__ import annotations
 
-import base64
+import binascii
 import sys
 import zipfile
 from collections.abc import Sequence
@@ -68,6 +68,8 @@ def offsets_json(
     """Return the offsets of tokens in the unit of the client; None without a text."""
     if text is None or offsets is None:
         return None
+    if unit == "codepoints":
+        return cast("list[list[int]]", offsets)  # tuples are lists in JSON
     convert = OffsetConverter(text, unit).to_client
     return [convert(span) for span in offsets]
 
@@ -101,9 +103,14 @@ def words_reply(
         return _npz(arrays, reply, request), "application/zip"
     parts = [to_json(head)[:-1], b',"results":[']
     for k, (result, vectors) in enumerate(items):
+        if k:
+            parts.append(b",")
+        if vectors is not None and encoding == "base64":
+            parts += [to_json(result)[:-1], b',"vectors":"', _base64(vectors), b'"}']  # no characters to escape
+            continue
         if vectors is not None:
-            result["vectors"] = vectors if encoding == "float" else _base64(vectors)
-        parts.append((b"," if k else b"") + to_json(result))
+            result["vectors"] = vectors
+        parts.append(to_json(result))
     parts.append(b"]," + to_json(tail)[1:])
     return parts, "application/json"
 
@@ -142,10 +149,10 @@ def _target_json(encoding: Encoding, span: tuple[int, int], convert: OffsetConve
     return {"text": encoding.text[slice(*characters)], "tokens": [begin, end], "span": convert.to_client(characters)}
 
 
-def _base64(vectors: NDArray[Any]) -> str:
+def _base64(vectors: NDArray[Any]) -> bytes:
     if sys.byteorder == "big":
         vectors = vectors.byteswap()
-    return base64.b64encode(vectors.data if vectors.size else b"").decode("ascii")
+    return binascii.b2a_base64(vectors.data if vectors.size else b"", newline=False)
 
 
 def _npz(arrays: list[NDArray[Any]], reply: bytes, request: dict[str, Any]) -> list[bytes]:

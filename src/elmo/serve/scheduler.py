@@ -1,10 +1,14 @@
 """The scheduler: queues the work of all requests and runs it in batches.
 
-Requests are handled by one event loop; the networks run in two threads, the lanes. The lane ``words`` encodes
-sentences. When it is free, it takes what is waiting, without a fixed delay: sentences of different requests that
-need the same layers of the same model form one batch. A large request is cut into pieces and goes to the end of
-the queue after each piece, so that small requests overtake it. The lane ``calls`` runs everything else, one call at a
-time: substitutes, scores, searches, and very long sentences, which cannot be cut.
+Requests are handled by one event loop; the networks run in other threads, those of the lanes. The lane ``words``
+encodes sentences. When a thread is free, it takes what is waiting, without a fixed delay: sentences of different
+requests that need the same layers of the same model form one batch. A large request is cut into pieces and goes to the
+end of the queue after each piece, so that small requests overtake it. The lane ``calls`` runs everything else, one call
+at a time: substitutes, scores, searches, and very long sentences, which cannot be cut.
+
+While little is waiting, one batch runs at a time and its network uses all CPU cores, so that a request is answered
+soon. If enough is waiting for a second batch, each thread computes a batch of its own on one core: no core ever waits
+for another, which is faster in total.
 
 The queue is bounded by time: the work that is done before new work starts, divided by the measured speed, must not
 exceed ``max_wait``. Of a large request, only the next piece is done before. Work whose client has disconnected, or
@@ -32,9 +36,11 @@ logger = logging.getLogger(__name__)
 BATCH_SECONDS = 0.04  # target duration of a batch, so that a new request waits only for a short time
 MAX_BATCH_SECONDS = 0.15  # the same if many requests wait: they wait anyway, and large batches are faster per token
 MIN_BATCH_TOKENS, MAX_BATCH_TOKENS = 256, 8192
+SECOND_BATCH_TOKENS = 384  # waiting tokens from which a batch starts next to another; a small batch is slow per token
 PIECE_TOKENS = 1024  # tokens of a large request that are done before a request that comes later
 START_RATE = 5_000.0  # tokens per second that are assumed until the speed has been measured
 RATE_DECAY = 0.9  # weight of earlier measurements
+RATE_SECONDS = 0.25  # weight of the speed that was measured when the models were loaded
 LONG_SENTENCE = 4096  # tokens; a longer sentence runs in the lane for calls
 
 
@@ -64,11 +70,13 @@ Encode = Callable[[Sequence[Tokens]], Sequence[Any]]
 class EncodeKey:
     """What sentences must have in common to be encoded in one batch.
 
-    ``encode`` encodes a batch. ``identity`` decides about equality: the model and the options of ``encode``.
+    ``encode`` encodes a batch with all CPU cores, ``encode_serially`` with one; None: as ``encode``. ``identity``
+    decides about equality: the model and the options of ``encode``.
     """
 
     identity: Hashable
     encode: Encode = field(compare=False)
+    encode_serially: Encode | None = field(default=None, compare=False)
 
 
 @dataclass(eq=False)
@@ -82,8 +90,9 @@ class Work:
     key: EncodeKey | None = None  # None: call ``call``
     call: Callable[[], Any] | None = None
     sentences: Sequence[Tokens] = ()
-    results: list[Any] = field(default_factory=list)
+    results: list[Any] = field(default_factory=list)  # one per sentence
     position: int = 0  # of the next sentence
+    n_done: int = 0  # sentences that have a result
     is_cancelled: bool = False
     enqueued: float = 0.0
     started: float | None = None
@@ -95,8 +104,16 @@ class Work:
         return self.is_cancelled or time.monotonic() > self.deadline
 
 
+@dataclass(frozen=True)
+class Batch:
+    """What a thread computes at once: a call, or sentences of several requests with the same key."""
+
+    parts: list[tuple[Work, int, list[Tokens]]]  # of each request: the position of the first sentence, the sentences
+    is_alone: bool  # whether no other thread of the lane computes
+
+
 class Lane:
-    """A queue and the thread that works on it."""
+    """A queue and the threads that work on it."""
 
     def __init__(
         self,
@@ -105,16 +122,18 @@ class Lane:
         max_wait: float,
         max_seconds: float = math.inf,
         min_measured: int = MIN_BATCH_TOKENS,
+        n_threads: int = 1,
         observe: Callable[[int, int, float], None] | None = None,
     ) -> None:
-        """Create a lane; ``start`` starts its thread.
+        """Create a lane; ``start`` starts its threads.
 
         Args:
-            name: Name of the thread.
+            name: Name of the threads.
             max_wait: Longest estimated time until new work starts, in seconds.
             max_seconds: Longest estimated duration of the work of one request.
-            min_measured: Cost of the smallest batch from which the speed is measured. A small batch is slower per token
-                than a full one.
+            min_measured: Smallest cost from which the speed is measured. A small batch is slower per token than a
+                full one.
+            n_threads: Number of batches that can run at the same time.
             observe: Function that is called with the tokens, the requests and the seconds of each batch.
         """
         self.name = name
@@ -124,36 +143,44 @@ class Lane:
         self._observe = observe
         self._queue: deque[Work] = deque()
         self._condition = threading.Condition()
-        self._cost = 0  # of the queue and of the batch in progress
+        self._cost = 0  # of the queue and of the batches in progress
         self._cost_ahead = 0  # the same, but at most PIECE_TOKENS of each request
+        self._cost_running = 0  # of the batches in progress
         self._rate = START_RATE
         self._is_measured = False
+        self._done_cost, self._done_seconds = 0.0, 0.0  # of recent batches, from which the speed is computed
         self._is_stopped = False
-        self._thread = threading.Thread(target=self._run, name=f"elmo-serve-{name}", daemon=True)
-        self.heartbeat = time.monotonic()  # of the thread; an idle thread is also alive
-        self._is_busy = False
-        self._was_idle = True
-        self._last_end = 0.0
+        self._threads = [
+            threading.Thread(target=self._run, name=f"elmo-serve-{name}-{number}", daemon=True)
+            for number in range(n_threads)
+        ]
+        self._running: dict[int, float] = {}  # thread -> when it started its batch
+        self._measured_since = 0.0  # since then, a thread has been busy all the time,
+        self._measured_cost = 0  # and batches of this cost have ended
 
     def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
+        """Start the threads."""
+        for thread in self._threads:
+            thread.start()
 
     def stop(self, seconds: float = 2.0) -> None:
-        """Stop the thread after the current batch, and wait for it; waiting work is abandoned."""
+        """Stop the threads after their current batches, and wait for them; waiting work is abandoned."""
         with self._condition:
             self._is_stopped = True
-            self._condition.notify()
-        if self._thread.is_alive():
-            self._thread.join(seconds)
+            self._condition.notify_all()
+        deadline = time.monotonic() + seconds
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(max(0.0, deadline - time.monotonic()))
 
     def set_rate(self, rate: float) -> None:
         """Set the speed in tokens per second, as it was measured when the models were loaded."""
         self._rate, self._is_measured = max(rate, 1.0), True
+        self._done_cost, self._done_seconds = self._rate * RATE_SECONDS, RATE_SECONDS
 
     @property
     def queued_tokens(self) -> int:
-        """Cost of the waiting work and of the batch in progress, in tokens."""
+        """Cost of the waiting work and of the batches in progress, in tokens."""
         return self._cost
 
     @property
@@ -167,8 +194,9 @@ class Lane:
         return self._cost_ahead / self._rate
 
     def is_alive(self, max_seconds: float = 600.0) -> bool:
-        """Whether the thread runs and its current batch has not taken longer than ``max_seconds``."""
-        return self._thread.is_alive() and (not self._is_busy or time.monotonic() - self.heartbeat < max_seconds)
+        """Whether the threads run and no batch has taken longer than ``max_seconds``."""
+        oldest = min(list(self._running.values()), default=math.inf)
+        return all(thread.is_alive() for thread in self._threads) and time.monotonic() - oldest < max_seconds
 
     def check_room(self) -> None:
         """Raise ``OverloadedError`` if new work would wait too long."""
@@ -187,8 +215,10 @@ class Lane:
             raise DeadlineError
         with self._condition:
             self._add_cost(work)
+            work.results = [None] * len(work.sentences)
             self._queue.append(work)
-            self._condition.notify()
+            if self._may_start():
+                self._condition.notify()
 
     def cancel(self, work: Work) -> None:
         """Drop work whose result is not needed any more."""
@@ -209,25 +239,42 @@ class Lane:
         self._cost -= _remaining_cost(work)
         self._cost_ahead -= min(work.cost, PIECE_TOKENS)
 
+    def _may_start(self) -> bool:
+        """Whether a free thread should start a batch now.
+
+        Next to another batch, only one that is large enough to be fast; otherwise, it starts when the other has ended.
+        """
+        if not self._queue:
+            return False
+        return not self._running or self._cost - self._cost_running >= SECOND_BATCH_TOKENS
+
     def _run(self) -> None:
         while True:
             with self._condition:
-                self._is_busy, self._was_idle = False, not self._queue
-                while not self._queue and not self._is_stopped:
+                while not self._is_stopped and not self._may_start():
                     self._condition.wait()
                 if self._is_stopped:
                     return
-                self._is_busy = True
-                self.heartbeat = time.monotonic()
+                now = time.monotonic()
                 batch = self._take_batch()
-            if batch:
-                self._run_batch(batch)
+                if not batch.parts:
+                    continue
+                if not self._running:
+                    self._measured_since, self._measured_cost = now, 0
+                cost = _cost_of_batch(batch)
+                self._running[threading.get_ident()] = now
+                self._cost_running += cost
+                if self._may_start():  # for another thread
+                    self._condition.notify()
+            self._run_batch(batch, cost, now)
 
-    def _take_batch(self) -> list[tuple[Work, list[Tokens]]]:
+    def _take_batch(self) -> Batch:
         """Take the next batch from the queue: a call, or sentences of several requests."""
+        is_alone = not self._running
+        rate = self._rate if is_alone else self._rate / len(self._threads)
         seconds = min(max(BATCH_SECONDS, self.wait / 4), MAX_BATCH_SECONDS)
-        limit = min(max(int(self._rate * seconds), MIN_BATCH_TOKENS), MAX_BATCH_TOKENS)
-        batch: list[tuple[Work, list[Tokens]]] = []
+        limit = min(max(int(rate * seconds), MIN_BATCH_TOKENS), MAX_BATCH_TOKENS)
+        parts: list[tuple[Work, int, list[Tokens]]] = []
         key, n_tokens = None, 0
         unfinished: list[Work] = []
         skipped: list[Work] = []
@@ -238,69 +285,80 @@ class Lane:
                 _deliver([(work, None, DeadlineError())])
                 continue
             if work.key is None:
-                if not batch:
-                    return [(work, [])]
+                if not parts:
+                    return Batch([(work, 0, [])], is_alone)
                 skipped.append(work)
                 continue
             if key is not None and work.key != key:
                 skipped.append(work)
                 continue
-            key = work.key
-            part, size = _take_sentences(work, limit - n_tokens, is_first=not batch)
+            key, first = work.key, work.position
+            part, size = _take_sentences(work, limit - n_tokens, is_first=not parts)
             if not part:
                 skipped.append(work)
                 break
-            batch.append((work, part))
+            parts.append((work, first, part))
             n_tokens += size
             if work.position < len(work.sentences):
                 unfinished.append(work)
         self._queue.extendleft(reversed(skipped))
         self._queue.extend(unfinished)  # after all others
-        return batch
+        return Batch(parts, is_alone)
 
-    def _run_batch(self, batch: list[tuple[Work, list[Tokens]]]) -> None:
-        now = time.monotonic()
-        begin = now if self._was_idle else self._last_end  # includes the time between two batches
-        for work, _ in batch:
+    def _run_batch(self, batch: Batch, cost: int, begin: float) -> None:
+        for work, _, _ in batch.parts:
             if work.started is None:
-                work.started = now
-        work = batch[0][0]
+                work.started = begin
         outcomes: list[tuple[Work, Any, Exception | None]] = []
+        work = batch.parts[0][0]
         if work.key is None:
             outcomes.append((work, *_call(work.call or (lambda: None))))
-            cost = work.cost
         else:
-            sentences = [sentence for _, part in batch for sentence in part]
-            cost = sum(map(_cost_of, sentences))
-            vectors, error = _call(lambda: work.key.encode(sentences))  # type: ignore[union-attr]
+            sentences = [sentence for _, _, part in batch.parts for sentence in part]
+            encode = work.key.encode if batch.is_alone else work.key.encode_serially or work.key.encode
+            vectors, error = _call(lambda: encode(sentences))
             if error is not None:
-                vectors = [_first(_call(lambda s=s: work.key.encode([s])[0])) for s in sentences]  # type: ignore[union-attr]
-            first = 0
-            for item, part in batch:
-                item.results.extend(vectors[first : first + len(part)])
-                first += len(part)
-        seconds = max(time.monotonic() - begin, 1e-6)
-        for item, _ in batch:
-            item.compute_seconds += seconds
-            if item.key is not None and (len(item.results) == len(item.sentences)):
-                outcomes.append((item, item.results, None))
+                vectors = [_first(_call(lambda s=s: encode([s])[0])) for s in sentences]
+            results = iter(vectors)
+            for item, first, part in batch.parts:
+                item.results[first : first + len(part)] = [next(results) for _ in part]
+        now = time.monotonic()
         with self._condition:
             self._cost -= cost
-            for item, _ in batch:
-                if item.key is None or item.position == len(item.sentences):
+            for item, _, part in batch.parts:
+                item.compute_seconds += now - begin
+                item.n_done += len(part)
+                if item.key is None or item.n_done == len(item.sentences):
                     self._cost_ahead -= min(item.cost, PIECE_TOKENS)
-            if cost >= self._min_measured:
-                weight = RATE_DECAY if self._is_measured else 0.0
-                self.set_rate(weight * self._rate + (1 - weight) * cost / seconds)
-            self._last_end = time.monotonic()
+                    if item.key is not None:
+                        outcomes.append((item, item.results, None))
+            self._measured_cost += cost
+            self._measure_rate(now)
+            del self._running[threading.get_ident()]
+            self._cost_running -= cost
         if self._observe is not None:
-            self._observe(cost, len(batch), seconds)
+            self._observe(cost, len(batch.parts), now - begin)
         _deliver(outcomes)
+
+    def _measure_rate(self, now: float) -> None:
+        """Measure the speed of all threads together, while they have work."""
+        if self._measured_cost >= self._min_measured:
+            weight = RATE_DECAY if self._is_measured else 0.0
+            # Sums, not a mean of rates: if two threads end at the same time, the second seems to have taken no time.
+            self._done_cost = weight * self._done_cost + self._measured_cost
+            self._done_seconds = weight * self._done_seconds + max(now - self._measured_since, 1e-6)
+            self._rate, self._is_measured = max(self._done_cost / self._done_seconds, 1.0), True
+            self._measured_since, self._measured_cost = now, 0
 
 
 def cost_of(sentences: Sequence[Tokens]) -> int:
     """Return the cost of encoding sentences, in tokens; the boundaries of a sentence count, too."""
     return sum(map(_cost_of, sentences))
+
+
+def _cost_of_batch(batch: Batch) -> int:
+    work = batch.parts[0][0]
+    return work.cost if work.key is None else cost_of([s for _, _, part in batch.parts for s in part])
 
 
 def _cost_of(sentence: Tokens) -> int:

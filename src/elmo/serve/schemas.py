@@ -1,7 +1,7 @@
 """The requests of the service as JSON Schemas, and the function that checks requests against them.
 
-The same schemas appear in ``/openapi.json``, so the documentation states exactly what is accepted. Only the keywords
-that are used here are implemented.
+The same schemas appear in ``/openapi.json``, where the limits of the options and of the loaded models are added. Only
+the keywords that are used here are implemented.
 """
 
 from __future__ import annotations
@@ -56,16 +56,18 @@ def _list(items: Schema, minimum: int, maximum: int, description: str = "") -> S
 
 
 _TOKEN = {"type": "string", "maxLength": 100_000}
+TOKEN_LIST = _list(_TOKEN, 0, 1_000_000, "The tokens of a sentence.")
 SENTENCE: Schema = {
-    "anyOf": [_text("A sentence."), _list(_TOKEN, 0, 1_000_000, "The tokens of a sentence.")],
+    "anyOf": [_text("A sentence."), TOKEN_LIST],
     "description": "A sentence: a text, which is tokenized, or a list of tokens.",
 }
 MARKED: Schema = {
-    **SENTENCE,
+    "anyOf": [_text("A sentence.", minLength=1), {**TOKEN_LIST, "minItems": 1}],
     "description": "A sentence in which one word is marked like [[this]], or plain with `word`.",
 }
+INPUT_LIST = _list(SENTENCE, 1, 1_000_000, "Several sentences.")
 _INPUTS: Schema = {
-    "anyOf": [_text("One text."), _list(SENTENCE, 1, 1_000_000, "Several sentences.")],
+    "anyOf": [_text("One text."), INPUT_LIST],
     "description": "A text, or a list of texts and lists of tokens.",
 }
 _MARKED_INPUTS: Schema = {**_INPUTS, "description": "A marked text, or a list of marked texts."}
@@ -80,34 +82,32 @@ _WORD = _nullable(
 )
 _REQUIRED_WORD = {"type": "string", "minLength": 1, "maxLength": MAX_WORD, "description": "A word or a phrase."}
 _SEED = _integer("Seed of random samples.", 0, 2**32 - 1, 0)
-_LAYER = {"type": "integer", "minimum": 0, "maximum": 1000, "description": "A layer number."}
-_NAMED_LAYERS = ("average", "top", "all", "concat")
+LAYER = {"type": "integer", "minimum": 0, "maximum": 1000, "description": "A layer number."}
+_NAMED_LAYERS = ("average", "top", "all", "concat", "sense")
 _NUMBER = {"type": "number", "minimum": -1e6, "maximum": 1e6}
+WEIGHTS = _list(_NUMBER, 1, 64, "One weight per layer.")
 LAYERS: Schema = {
     "anyOf": [
         {"type": "string", "enum": list(_NAMED_LAYERS)},
-        _LAYER,
-        _list(_LAYER, 1, 64, "Several layers."),
-        _object(("weights",), weights=_list(_NUMBER, 1, 64), gamma={**_NUMBER, "default": 1.0}),
+        LAYER,
+        _list(LAYER, 1, 64, "Several layers."),
+        _object(("weights",), weights=WEIGHTS, gamma={**_NUMBER, "default": 1.0}),
     ],
     "default": "average",
     "description": "The layers: their average, the top layer, all, all concatenated, one or several layer numbers, or "
-    "the weights (normalized by softmax) and gamma of a mix.",
+    "the weights (normalized by softmax) and gamma of a mix; or sense, for comparing usages of words.",
 }
 _ONE_VECTOR: Schema = {
-    "anyOf": [{"type": "string", "enum": ["average", "top", "concat"]}, _LAYER],
+    "anyOf": [{"type": "string", "enum": ["average", "top", "concat", "sense"]}, LAYER],
     "default": "average",
-    "description": "The layers: their average, the top layer, all concatenated, or one layer number.",
+    "description": "The layers: their average, the top layer, all concatenated, or one layer number; or sense.",
 }
 _SPAN = _list({"type": "integer", "minimum": 0, "maximum": MAX_TEXT}, 2, 2, "Begin and end of a span of characters.")
-_TARGETS = _nullable(
-    _list(
-        _nullable(_list({"anyOf": [_REQUIRED_WORD, _SPAN]}, 0, 10_000)),
-        0,
-        1_000_000,
-        "For each input, null or the words and spans of characters whose vectors are returned.",
-    )
-)
+TARGET_LIST = _list(
+    _nullable(_list({"anyOf": [_REQUIRED_WORD, _SPAN]}, 0, 10_000)), 0, 1_000_000,
+    "For each input, null or the words and spans of characters whose vectors are returned.",
+)  # fmt: skip
+_TARGETS = _nullable(TARGET_LIST)
 _METHOD = _choice(
     "agglomerative", "affinity", "kmeans", default="agglomerative", description="How usages are clustered."
 )
@@ -125,8 +125,8 @@ REQUESTS: Mapping[str, Schema] = {
     ),
     "/v1/similarity": _object(
         ("sentences",), sentences=_list(MARKED, 2, 64, "Sentences with the word."), word=_WORD,
-        layers={"anyOf": [{"type": "string", "enum": list(_NAMED_LAYERS)}, _LAYER], "default": "all",
-                "description": "The layers to compare; all compares each layer and their average."},
+        layers={"anyOf": [{"type": "string", "enum": list(_NAMED_LAYERS)}, LAYER], "default": "sense",
+                "description": "The vectors to compare; all compares each layer and their average."},
         start=_START, model=_MODEL, offsets=_OFFSETS,
     ),
     "/v1/substitutes": _object(
@@ -169,7 +169,7 @@ REQUESTS: Mapping[str, Schema] = {
         n_clusters=_CLUSTERS, to=_nullable(MARKED), seed=_SEED,
     ),
     "/v1/inside": _object(
-        ("input",), input=SENTENCE, model=_MODEL, offsets=_OFFSETS,
+        ("input",), input={**MARKED, "description": SENTENCE["description"]}, model=_MODEL, offsets=_OFFSETS,
         token=_integer("Number of the token to show in steps; the last one if there are fewer.", 0, 1_000_000, 0),
     ),
     "/v1/change": _object(
@@ -195,7 +195,32 @@ def _with_defaults(value: Any, schema: Schema) -> Any:
         return value
     properties = schema["properties"]
     filled = {name: part["default"] for name, part in properties.items() if name not in value and "default" in part}
-    return {**value, **filled}
+    numbers = {
+        name: _as_integers(item, properties[name])
+        for name, item in value.items()
+        if isinstance(item, float | list) and name in properties and _may_have_integers(properties[name])
+    }
+    return {**value, **numbers, **filled}
+
+
+def _as_integers(value: Any, schema: Schema) -> Any:
+    """Return a valid value with numbers such as 3.0 as integers, where integers are expected."""
+    if isinstance(value, str) or value is None:
+        return value
+    if "anyOf" in schema:
+        schema = next(part for part in schema["anyOf"] if _find_problem(value, part) is None)
+        return _as_integers(value, schema)
+    if isinstance(value, float):
+        return int(value) if schema["type"] == "integer" else value
+    if isinstance(value, list):
+        return [_as_integers(item, schema["items"]) for item in value]
+    return value
+
+
+def _may_have_integers(schema: Schema) -> bool:
+    if "anyOf" in schema:
+        return any(map(_may_have_integers, schema["anyOf"]))
+    return schema["type"] == "integer" or (schema["type"] == "array" and _may_have_integers(schema["items"]))
 
 
 _TYPES: dict[str, tuple[type, ...]] = {
@@ -211,11 +236,12 @@ def _find_problem(value: Any, schema: Schema) -> tuple[str, str] | None:
     if "anyOf" in schema:
         problems = []
         for part in schema["anyOf"]:
+            if not _has_type(value, part):
+                continue
             problem = _find_problem(value, part)
             if problem is None:
                 return None
-            if _has_type(value, part):
-                problems.append(problem)
+            problems.append(problem)
         return problems[0] if problems else ("", f"must be {_describe(schema)}; found {_describe_value(value)}")
     kind = schema["type"]
     if not _has_type(value, schema):
@@ -234,6 +260,8 @@ def _has_type(value: Any, schema: Schema) -> bool:
     if "anyOf" in schema:
         return any(_has_type(value, part) for part in schema["anyOf"])
     kind = schema["type"]
+    if kind == "integer" and isinstance(value, float):
+        return value.is_integer()  # as in JSON Schema
     return isinstance(value, _TYPES[kind]) and (kind == "boolean" or not isinstance(value, bool))
 
 

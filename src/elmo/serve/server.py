@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from elmo.errors import ConfigError, ElmoError, MissingExtraError
+from elmo.errors import ConfigError, ElmoError, importing_extra
 from elmo.serve.options import ServeOptions
 
 if TYPE_CHECKING:
@@ -54,15 +54,13 @@ def serve(options: ServeOptions, *, on_ready: OnReady | None = None) -> None:
 
 
 def _check_extra() -> None:
-    try:
+    with importing_extra("the HTTP service", extra="serve"):
         import httptools
         import orjson
         import prometheus_client
         import uvicorn
 
         del httptools, orjson, prometheus_client, uvicorn
-    except ImportError as error:
-        raise MissingExtraError("the HTTP service", extra="serve") from error
 
 
 def _open_socket(options: ServeOptions) -> socket.socket:

@@ -30,11 +30,11 @@ from elmo.text.tokenizers import Tokens
 
 if TYPE_CHECKING:
     from elmo.lexicon.index import Index
-    from elmo.lexicon.senses import NameOf
+    from elmo.lexicon.senses import SubstituteNames
     from elmo.lexicon.substitutes import Substituter
     from elmo.predict.expectations import Expectations
     from elmo.predict.scores import Scorer
-    from elmo.serve.explore import Periods
+    from elmo.serve.explore import PeriodsJob
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +52,7 @@ class LoadedModel:
     def __init__(self, name: str, elmo: Elmo) -> None:
         self.name = name
         self.elmo = elmo
+        self.serial = _serial_copy(elmo)
         self.created = int(time.time())
         self._prepared: dict[Any, Any] = {}
         self._lock = threading.Lock()
@@ -103,9 +104,10 @@ class LoadedModel:
             choice = identity = layers if isinstance(layers, int) else numbers
         if start == "warm" and self.elmo.pretrained.warm is None:
             raise RequestError(f"start must be zero: model {self.name} has no warm state", param="start")
-        elmo = self.second if is_second else self.elmo
-        encode = partial(_encode, elmo, choice, {"start": start, "dtype": dtype})
-        return EncodeKey((self.name, id(self), identity, start, dtype), encode)
+        options = {"start": start, "dtype": dtype}
+        encode = partial(_encode, self.second if is_second else self.elmo, choice, options)
+        serially = partial(_encode, self.serial, choice, options)
+        return EncodeKey((self.name, id(self), identity, start, dtype), encode, serially)
 
     def vector_size(self, layers: Any) -> int:
         """Return how many numbers a token has in the reply."""
@@ -174,7 +176,7 @@ class LoadedModel:
 
         return self._prepare("expectations", lambda: ExpectationModel(self.second)).predict(sentences, n=n)
 
-    def name_of(self) -> NameOf | None:
+    def name_of(self) -> SubstituteNames | None:
         """Return the function that names senses by substitutes; None if the model has no softmax."""
         from elmo.lexicon.senses import name_by_substitutes
 
@@ -200,6 +202,23 @@ class LoadedModel:
                     self._prepared.pop(next(iter(self._prepared)))
                 self._prepared[key] = build()
             return self._prepared[key]
+
+
+def _serial_copy(elmo: Elmo) -> Elmo:
+    """Return a model with the same weights in memory, which computes in the thread of the caller.
+
+    Must be called in the thread that has computed with ``elmo`` first, which decides about its threads.
+    """
+    import torch
+
+    n_threads = torch.get_num_threads()
+    serial = elmo.snapshot()
+    torch.set_num_threads(1)
+    try:
+        serial.encode(_WARM_UP)
+    finally:
+        torch.set_num_threads(n_threads)
+    return serial
 
 
 def _encode(elmo: Elmo, layers: Any, options: dict[str, Any], sentences: Sequence[Tokens]) -> list[Encoding]:
@@ -352,7 +371,7 @@ class Service:
     models: dict[str, LoadedModel]
     indexes: dict[str, LoadedIndex]
     options: ServeOptions
-    periods: Periods | None = None
+    periods: PeriodsJob | None = None
 
     @classmethod
     def load(cls, options: ServeOptions) -> Service:
@@ -365,9 +384,9 @@ class Service:
             models[name] = LoadedModel(name, elmo)
         periods = None
         if options.corpora:
-            from elmo.serve.explore import Periods
+            from elmo.serve.explore import PeriodsJob
 
-            periods = Periods.measure(dict(options.corpora), next(iter(models.values())))
+            periods = PeriodsJob(dict(options.corpora), next(iter(models.values())))
         return cls(models, _load_indexes(options, models), options, periods)
 
     def measure_rate(self) -> float:
@@ -413,7 +432,7 @@ class Service:
             "object": "list",
             "data": [model.describe(self.options.max_tokens) for model in self.models.values()],
             "indexes": [index.describe() for index in self.indexes.values()],
-            "periods": None if self.periods is None else list(self.periods.changes.periods),
+            "periods": None if self.periods is None else list(self.periods.names),
         }
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
+import gc
 import logging
 import os
 import signal
@@ -21,11 +23,10 @@ from typing import Any
 
 import torch
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from elmo.serve.app import App, access_logger
+from elmo.serve.connection import Connection
 from elmo.serve.options import ServeOptions
-from elmo.serve.replies import to_json
 
 logger = logging.getLogger(__name__)
 
@@ -33,33 +34,49 @@ DRAIN_SECONDS = 0.5
 SHUTDOWN_SECONDS = 8  # in which requests in progress must end
 IDLE_SECONDS = 10  # after which an idle connection is closed, and in which the head of a request must be sent
 MAX_CONNECTIONS = 4096  # above this, connections without a request are closed, the oldest first
-MAX_HEAD_BYTES = 1 << 16  # of the request line and the headers; also of trailers
-MAX_PIPELINED = 32  # requests that a client may send before the first of them is answered
+BACKLOG = 1024  # connections that wait to be accepted
+ACCEPTED_AT_ONCE = 16  # before requests of other connections have their turn
+RETURNED_BYTES = 1 << 26  # memory of requests that have ended from which free memory is returned to the system
+_M_ARENA_MAX = -8  # from malloc.h
 _CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 
 def run_worker(options: ServeOptions, listener: socket.socket, *, on_ready: Callable[[], None]) -> None:
     """Answer requests until SIGTERM or SIGINT; ``on_ready`` is called when the models are loaded."""
-    torch.set_num_threads(max(1, count_cpus() // options.workers))
+    _limit_arenas()
+    n_threads = max(1, count_cpus() // options.workers)
+    torch.set_num_threads(n_threads)
     _raise_file_limit()
     _configure_access_log()
-    app = App(options)
+    app = App(options, n_threads=n_threads)
     server = GracefulServer(app)
     errors: list[BaseException] = []
 
-    def load() -> None:
+    def load(is_loaded: Callable[[], None]) -> None:
         try:
             app.start()
+            _freeze_objects()
             on_ready()
         except BaseException as error:  # raised again in the main thread
             errors.append(error)
             server.should_exit = True
+        finally:
+            is_loaded()
 
     async def run() -> None:
-        threading.Thread(target=load, name="elmo-serve-load", daemon=True).start()
+        loop, loaded = asyncio.get_running_loop(), asyncio.Event()
+
+        def set_loaded() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has been closed
+                loop.call_soon_threadsafe(loaded.set)
+
+        threading.Thread(target=load, args=(set_loaded,), name="elmo-serve-load", daemon=True).start()
         if hasattr(signal, "SIGHUP"):
-            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, server.reload)
-        await server.serve(sockets=[listener])
+            loop.add_signal_handler(signal.SIGHUP, server.reload)
+        if options.workers > 1:
+            await loaded.wait()  # until then, other workers answer
+        if not errors:
+            await server.serve(sockets=[listener])
 
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(run())
@@ -75,20 +92,32 @@ class GracefulServer(uvicorn.Server):
         logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
         config = uvicorn.Config(
             app,  # type: ignore[arg-type]
-            http=LimitedProtocol, ws="none", lifespan="off", loop="asyncio", log_config=None, access_log=False,
-            server_header=False, date_header=False, proxy_headers=False, backlog=1024,
+            http=Connection, interface="asgi3", ws="none", lifespan="off", loop="asyncio", log_config=None,
+            access_log=False, server_header=False, date_header=False, proxy_headers=False, backlog=ACCEPTED_AT_ONCE,
             timeout_keep_alive=IDLE_SECONDS, timeout_graceful_shutdown=SHUTDOWN_SECONDS,
         )  # fmt: skip
         super().__init__(config)
         self._app = app
         self._reloading: threading.Thread | None = None
         self._idle: dict[Any, tuple[Any, float]] = {}  # connection -> last request, and when it was first seen idle
+        self._most_reserved = 0  # since memory was last returned
         self._closing: dict[Any, float] = {}  # connection -> when it was first seen closing
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start to accept connections."""
+        await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(BACKLOG)  # asyncio uses one number for this and for what it accepts at once
+
     async def on_tick(self, counter: int) -> bool:
-        """Close connections that do not send a complete request; uvicorn limits only the time between requests."""
+        """Close connections that do not send a complete request."""
         if counter % 10 == 0:
             self._close_idle_connections(time.monotonic())
+            reserved = self._app.reserved_bytes
+            self._most_reserved = max(self._most_reserved, reserved)
+            if self._most_reserved - reserved > RETURNED_BYTES:
+                self._most_reserved = reserved
+                await asyncio.to_thread(_return_memory)
         return await super().on_tick(counter)
 
     def _close_idle_connections(self, now: float) -> None:
@@ -100,7 +129,7 @@ class GracefulServer(uvicorn.Server):
                 idle[connection] = (cycle, since if last is cycle else now)
         n_surplus = len(self.server_state.connections) - MAX_CONNECTIONS
         for number, (connection, (_, since)) in enumerate(sorted(idle.items(), key=lambda item: item[1][1])):
-            if now - since > IDLE_SECONDS + 2 or number < n_surplus:
+            if now - since > IDLE_SECONDS or number < n_surplus:
                 connection.transport.close()
         self._idle = idle
         closing = [connection for connection in self.server_state.connections if connection.transport.is_closing()]
@@ -108,6 +137,14 @@ class GracefulServer(uvicorn.Server):
         for connection, since in self._closing.items():
             if now - since > IDLE_SECONDS:  # the client does not read the end of its reply
                 connection.transport.abort()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept the connections that wait, so that each gets an answer; then accept no more."""
+        for listener in sockets or ():
+            listener.listen(0)
+        for _ in range(BACKLOG // ACCEPTED_AT_ONCE):
+            await asyncio.sleep(0)
+        await super().shutdown(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Start to drain at the first signal; a second SIGINT ends at once."""
@@ -122,97 +159,13 @@ class GracefulServer(uvicorn.Server):
     def reload(self) -> None:
         """Load the models again in another thread, unless this is in progress."""
         if self._reloading is None or not self._reloading.is_alive():
-            self._reloading = threading.Thread(target=self._app.reload, name="elmo-serve-reload", daemon=True)
+            self._reloading = threading.Thread(target=self._reload, name="elmo-serve-reload", daemon=True)
             self._reloading.start()
 
-
-class RefusedError(Exception):
-    """The head of a request is too large, or there are too many requests; ends the parser."""
-
-
-class LimitedProtocol(HttpToolsProtocol):
-    """HTTP with limits for what a client may send before its request is read: the head, trailers and pipelining.
-
-    Without them, the memory of one connection is not bounded.
-    """
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self._n_head = 0  # bytes of the head so far
-        self._n_quiet = 0  # bytes since the last complete head or part of a body
-        self._has_progress = False
-        self._is_large = False
-
-    def data_received(self, data: bytes) -> None:
-        """Parse data."""
-        if self.transport.is_closing():
-            return
-        self._has_progress = False
-        super().data_received(data)
-        self._n_quiet = 0 if self._has_progress else self._n_quiet + len(data)
-        if self._n_quiet > MAX_HEAD_BYTES and not self.transport.is_closing():
-            self._is_large = True
-            self.send_400_response("")
-
-    def on_message_begin(self) -> None:
-        """Start a request."""
-        self._n_head = 0
-        super().on_message_begin()
-
-    def on_url(self, url: bytes) -> None:
-        """Add a part of the target of a request."""
-        self._count(len(url))
-        super().on_url(url)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Add a header or a trailer."""
-        self._count(len(name) + len(value) + 4)
-        super().on_header(name, value)
-
-    def _count(self, n_bytes: int) -> None:
-        self._n_head += n_bytes
-        if self._n_head > MAX_HEAD_BYTES:
-            self._is_large = True
-            raise RefusedError
-
-    def on_headers_complete(self) -> None:
-        """Start to answer a request."""
-        self._has_progress = True
-        if len(self.pipeline) >= MAX_PIPELINED:
-            raise RefusedError
-        super().on_headers_complete()
-
-    def on_body(self, body: bytes) -> None:
-        """Add a part of the body."""
-        self._has_progress = True
-        super().on_body(body)
-
-    def on_message_complete(self) -> None:
-        """End a request."""
-        self._has_progress = True
-        super().on_message_complete()
-
-    def _unsupported_upgrade_warning(self) -> None:
-        """Do nothing: a request to change the protocol is answered as if it did not ask for that."""
-
-    def send_400_response(self, msg: str) -> None:
-        """Refuse what is not a valid request, and close the connection."""
-        del msg
-        status, code = (
-            (b"431 Request Header Fields Too Large", "too_large")
-            if self._is_large
-            else (b"400 Bad Request", "invalid_http")
-        )
-        message = (
-            f"the headers must have at most {MAX_HEAD_BYTES:,} bytes" if self._is_large else "invalid HTTP request"
-        )
-        error = {"message": message, "type": "invalid_request_error", "code": code, "param": None}
-        body = to_json({"error": error})
-        self.transport.write(
-            b"HTTP/1.1 %b\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%b"
-            % (status, len(body), body)
-        )
-        self.transport.close()
+    def _reload(self) -> None:
+        self._app.reload()
+        _freeze_objects()
+        _return_memory()
 
 
 def count_cpus() -> int:
@@ -223,6 +176,25 @@ def count_cpus() -> int:
         if quota != "max":
             n_cpus = min(n_cpus, max(1, round(int(quota) / int(period))))
     return n_cpus
+
+
+def _freeze_objects() -> None:
+    """Exclude what is loaded from later garbage collections, which would stop all threads for tens of milliseconds."""
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
+
+
+def _limit_arenas() -> None:
+    """Let all threads share the memory that they free; glibc would keep the free memory of each thread apart."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 2)
+
+
+def _return_memory() -> None:
+    """Return free memory to the system; glibc keeps it if something is allocated behind it."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _raise_file_limit() -> None:

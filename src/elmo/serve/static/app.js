@@ -10,6 +10,7 @@ import corpus from "./views/corpus.js";
 import inside from "./views/inside.js";
 import sentence from "./views/sentence.js";
 
+const icon = document.querySelector("link[rel=icon]").href;
 export const views = [compare, sentence, inside, corpus, change];
 
 /** The model that a language starts with: the first one for this language, or the first. */
@@ -66,6 +67,10 @@ function Page({ api, catalog }) {
   }, [state]);
 
   useEffect(() => {
+    if (catalog.corpora) api.periods().catch(() => null); // the server starts to compare the periods
+  }, []);
+
+  useEffect(() => {
     const follow = () => setState((previous) => stateFromAddress(previous, models));
     addEventListener("popstate", follow);
     return () => removeEventListener("popstate", follow);
@@ -112,7 +117,7 @@ function Page({ api, catalog }) {
     }}>${t("app.skip")}</a>
     <header class="top">
       <div class="bar">
-        <h1 class="brand"><img src="icon.svg" alt="" width="26" height="26" />${t("app.title")}</h1>
+        <h1 class="brand"><img src=${icon} alt="" width="26" height="26" />${t("app.title")}</h1>
         <${Settings} ...${{ models, state, setModel, setLang, theme, setTheme, t, address: () => addressOf(state, models) }} />
       </div>
       <${Tabs} active=${view.id} go=${go} t=${t} />

@@ -43,6 +43,7 @@ const texts = {
   "error.prefix": ["The model cannot read this: {message}", "模型无法处理：{message}"],
   "error.overloaded": ["The server is busy. The page tries again in a moment.", "服务器繁忙，稍后自动重试。"],
   "error.deadline": ["This took too long. Try a shorter text.", "处理超时。请缩短文本。"],
+  "error.periods": ["The periods cannot be compared: {message}", "无法比较这些时期：{message}"],
   "error.internal": ["The server failed: {message}", "服务器出错：{message}"],
   "figure.table": ["Table", "表格"],
   "figure.tools": ["{title}: table and downloads", "{title}：表格与下载"],
@@ -84,6 +85,7 @@ export function describeError(error, t) {
   if (error.code === "loading" || error.code === "draining") return t("app.loading.models");
   if (error.code === "overloaded") return t("error.overloaded");
   if (error.code === "deadline_exceeded") return t("error.deadline");
+  if (error.code === "periods_failed") return t("error.periods", { message: error.message.replace(/^the periods[^:]*: /, "") });
   if (error.status >= 500 || !error.status) return t("error.internal", { message: error.message });
   return t("error.prefix", { message: error.message });
 }
@@ -104,5 +106,6 @@ export const format = {
     if (share >= 0.001) return `${share.toFixed(3)}%`;
     return "<0.001%";
   },
+  whole: (value) => `${Math.floor(100 * value)}%`,
   bits: (value) => value.toFixed(1),
 };

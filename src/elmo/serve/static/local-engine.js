@@ -3,6 +3,7 @@
 import { LocalIndex, LocalPeriods } from "./local-corpus.js";
 import { COMBINE, LemmaTable, selectTop } from "./local-lexicon.js";
 import { LocalError, Network, once } from "./local-network.js";
+import { SenseView } from "./local-sense.js";
 import { findUsage, findWord, parseMark, tokensAt } from "./local-usages.js";
 
 const MAX_REACH = 150, MAX_WORDS = 100; // as in elmo.lexicon.explain
@@ -62,6 +63,10 @@ class LocalModel {
     this.lexicon = once(async () => (
       new LemmaTable(this.network, await this.network.words(), await this.network.wordVectors())
     ));
+    this.senses = once(async () => {
+      const hasSoftmax = settings.softmax && settings.words;
+      return new SenseView(this.network, hasSoftmax ? await this.network.words() : null, hasSoftmax ? await this.network.wordVectors() : null);
+    });
   }
 
   /** The directions that were trained: [forward, backward] as booleans. */
@@ -86,7 +91,9 @@ class LocalModel {
   /** The vectors of marked usages, for an index. */
   async embed(usage, layers) {
     const [encoded] = await this.network.encode([usage.tokens]);
-    return this.vector(encoded, layers, [usage.begin, usage.end]);
+    if (layers !== "sense") return this.vector(encoded, layers, [usage.begin, usage.end]);
+    const vectors = await (await this.senses()).vectors(usage.tokens, encoded, [usage.begin, usage.end]);
+    return meanRows(vectors, this.network.width, 0, usage.end - usage.begin);
   }
 }
 
@@ -123,6 +130,7 @@ function chooseLayers({ nLayers, width }, { n, layers }, choice) {
     return layers.subarray(k * size, (k + 1) * size);
   };
   const mix = (weights) => Float32Array.from({ length: size }, (_, i) => weights.reduce((sum, weight, k) => sum + weight * layers[k * size + i], 0));
+  if (choice === "sense") throw new LocalError("layers must not be sense in this page", { param: "layers" });
   if (choice === "all") return { shape: [nLayers, n, width], values: layers };
   if (choice === "top") return { shape: [n, width], values: layer(nLayers - 1) };
   if (choice === "average") return { shape: [n, width], values: mix(Array(nLayers).fill(1 / nLayers)) };

@@ -174,7 +174,7 @@ function scorer(combine, { forward, backward, similarity, logPrior }) {
 }
 
 /** The log-probability of each word of a vocabulary by Zipf's law. */
-function logPriors(n) {
+export function logPriors(n) {
   let total = 0;
   for (let rank = 1; rank <= n; rank++) total += 1 / rank;
   return Float32Array.from({ length: n }, (_, row) => Math.log(1 / (row + 1) / total));

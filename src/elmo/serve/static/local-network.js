@@ -234,12 +234,12 @@ export class Network {
 
 // --- Weights of an ONNX file ----------------------------------------------------------------------------
 
-const FLOAT = 1, FLOAT16 = 10; // data types of onnx.TensorProto
+const FLOAT = 1, INT8 = 3, FLOAT16 = 10; // data types of onnx.TensorProto
 
 /**
  * Read some weights of an ONNX file, which is a message of Protocol Buffers: ModelProto.graph (7), GraphProto.initializer
  * (5), and of a TensorProto: dims (1), data_type (2), name (8), raw_data (9). Weights in float16 have the suffix
- * ".float16", which is removed.
+ * ".float16", which is removed; weights in int8 have the suffix ".int8", and a scale for each row in ".scale".
  *
  * @returns {Object<string, {shape: number[], values: Float32Array}>}
  */
@@ -263,8 +263,16 @@ export function readWeights(bytes, isNeeded) {
       if (type === FLOAT) weights[name] = { shape, values: new Float32Array(content) };
       else if (type === FLOAT16) {
         weights[name.replace(/\.float16$/, "")] = { shape, values: Float32Array.from(new Uint16Array(content), fromHalf) };
-      }
+      } else if (type === INT8) weights[name] = { shape, values: new Int8Array(content) };
     }
+  }
+  for (const [name, { shape, values }] of Object.entries(weights)) {
+    if (!(values instanceof Int8Array)) continue;
+    const whole = name.replace(/\.int8$/, ""), scales = weights[`${whole}.scale`].values;
+    const columns = values.length / scales.length;
+    weights[whole] = { shape, values: Float32Array.from(values, (value, k) => value * scales[Math.floor(k / columns)]) };
+    delete weights[name];
+    delete weights[`${whole}.scale`];
   }
   return weights;
 }

@@ -1,14 +1,19 @@
 // The worker of an exported site: runs the models, so that the page stays responsive. Messages from the page are
-// {config, base} once, then {id, path, body} for a request, {cancel: id} to stop it. It replies {id, value} or
-// {id, error}, and {loaded: model} when the network of a model is ready.
+// {config} once, then {id, path, body} for a request, {cancel: id} to stop it. It replies {id, value} or {id, error}, and
+// {loaded: model} when the network of a model is ready. It asks the page for files with {read: path}; the page replies
+// {file: path, bytes} or {file: path, error}. onnxruntime-web is in the same script, as `elmoRuntime`.
 import { Engine } from "./local-engine.js";
 import { gunzip } from "./local-network.js";
 
 let engine = null, running = null;
-const queue = [];
+const queue = [], files = new Map(); // requests to answer; functions that wait for a file
 
 self.onmessage = ({ data }) => {
-  if (data.config) start(data);
+  if (data.config) start(data.config);
+  else if (data.file !== undefined) {
+    for (const receive of files.get(data.file) ?? []) receive(data);
+    files.delete(data.file);
+  }
   else if (data.cancel !== undefined) {
     if (running?.id === data.cancel) running.isCancelled = true;
     const at = queue.findIndex(({ id }) => id === data.cancel);
@@ -19,20 +24,21 @@ self.onmessage = ({ data }) => {
   }
 };
 
-function start({ config, base }) {
-  const read = async (path) => {
-    let reply;
-    try {
-      reply = await fetch(new URL(path, base));
-    } catch {
-      throw new Error(`cannot load ${path}`);
+function read(path) {
+  return new Promise((resolve, reject) => {
+    const receive = ({ bytes, error }) => (bytes ? resolve(bytes) : reject(new Error(error)));
+    if (files.has(path)) files.get(path).push(receive);
+    else {
+      files.set(path, [receive]);
+      self.postMessage({ read: path });
     }
-    if (!reply.ok) throw new Error(`cannot load ${path}: status ${reply.status}`);
-    return new Uint8Array(await reply.arrayBuffer());
-  };
+  });
+}
+
+function start(config) {
   const ort = async () => {
-    const [runtime, binary] = await Promise.all([import(new URL(config.runtime.module, base)), read(config.runtime.binary).then(gunzip)]);
-    Object.assign(runtime.env.wasm, { numThreads: 1, wasmBinary: binary });
+    const runtime = globalThis.elmoRuntime;
+    Object.assign(runtime.env.wasm, { numThreads: 1, wasmBinary: await gunzip(await read(config.runtime.binary)) });
     runtime.env.logLevel = "error";
     return runtime;
   };

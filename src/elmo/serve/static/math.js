@@ -124,7 +124,7 @@ export function alignPositions(positions, reference) {
  * Groups of items from their similarities: average linkage, and the number of groups with the largest mean
  * silhouette. Returns the group number of each item; all 0 if no division is clear.
  */
-export function findGroups(similarities, { maxGroups = 6, minSilhouette = 0.15 } = {}) {
+export function findGroups(similarities, { maxGroups = 6, minSilhouette = 0.25 } = {}) {
   const n = similarities.length;
   let best = new Array(n).fill(0), bestScore = minSilhouette;
   let clusters = Array.from({ length: n }, (_, i) => [i]);

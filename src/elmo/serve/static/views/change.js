@@ -9,7 +9,7 @@ import { Choice, ChosenUse, fullText, Lines, matches, senseName, useId, UseMap }
 
 const N_WORDS = 1000;
 const FEW = 50; // uses in a period; with fewer, scores and shares are uncertain
-const SORTS = ["score", "p", "q", "word", "frequency"];
+const SORTS = ["low", "score", "p", "q", "word", "frequency"];
 
 addTexts({
   "change.intro": [
@@ -17,13 +17,21 @@ addTexts({
     "与{first}相比，哪些词在{last}的用法变了？选择一个词，查看它的义项以及分数背后的例句。",
   ],
   "change.loading": ["Loading the words…", "正在加载词表……"],
+  "change.progress.read": ["Reading the texts of {periods}…", "正在读取文本：{periods}……"],
+  "change.progress.measure": ["Comparing the uses of words: {share}", "正在比较词的用法：{share}"],
+  "change.progress.note": [
+    "This can take some minutes for large texts. The other views can be used meanwhile.",
+    "文本较大时可能需要几分钟，期间可以使用其他视图。",
+  ],
+  "change.progress.label": ["Progress of the comparison", "比较进度"],
   "change.words": ["Words by change", "按变化程度排列的词"],
   "change.words.note": [
-    "Score: average distance between uses of different periods. The line is its 95% interval.",
-    "分数：不同时期用法之间的平均距离；横线表示 95% 区间。",
+    "Score: how much less similar uses of different periods are than uses of the same period; about 0 means no change. The line is its 95% interval; words are sorted by its lower end. Function words, names and rare words are left out.",
+    "分数：不同时期的用法比同一时期的用法相差多少，约为 0 表示没有变化；横线表示 95% 区间，词按区间下限排序。虚词、专名和罕见词不计入。",
   ],
   "change.search": ["Search", "检索"],
   "change.sort": ["Sort by", "排序"],
+  "change.sort.low": ["surest change", "最可靠的变化"],
   "change.sort.score": ["score", "分数"],
   "change.sort.p": ["p value", "p 值"],
   "change.sort.q": ["q value", "q 值"],
@@ -103,18 +111,40 @@ function relation(value) {
   return text.startsWith("<") ? `< ${text.slice(1)}` : `= ${text}`;
 }
 
+const WAIT_MILLISECONDS = 500; // between questions about progress
+
 function View({ state, update, go, api, lang, t }) {
-  const request = useRequest("words", (signal) => api.change({ n: N_WORDS, signal }));
+  const [attempt, setAttempt] = useState(0);
+  const progress = useRequest(`periods|${attempt}`, (signal) => api.periods(signal));
+  const isMeasuring = progress.value?.status === "measuring";
+  useEffect(() => {
+    if (!isMeasuring) return undefined;
+    const timer = setTimeout(() => setAttempt((n) => n + 1), WAIT_MILLISECONDS);
+    return () => clearTimeout(timer);
+  }, [progress.value]);
+  const request = useRequest(progress.value && !isMeasuring ? "words" : null, (signal) => api.change({ n: N_WORDS, signal }));
   const list = request.value;
   const fallback = list?.words[0]?.word ?? null;
   const word = state.word || fallback;
   const detail = useRequest(word ? `word|${word}` : null, (signal) => api.changeWord({ word, signal }));
-  return html`<div class="change stack" data-state=${request.isStale || (word && detail.isStale) ? "busy" : "ready"}>
-    ${!list && !request.error && html`<p class="note" role="status">${t("change.loading")}</p>`}
-    ${request.error && html`<p class="message error" role="alert">${describeError(request.error, t)}</p>`}
+  const isChosen = useRef(false); // whether someone has chosen the word in the list
+  useEffect(() => {
+    const title = isChosen.current && document.querySelector(".change .word-title");
+    isChosen.current = false;
+    if (title && title.getBoundingClientRect().top > innerHeight * 0.8) title.scrollIntoView(); // below the list, on a phone
+  }, [detail.value]);
+  const choose = (patch) => {
+    isChosen.current = "word" in patch;
+    update(patch);
+  };
+  const error = progress.error ?? request.error;
+  return html`<div class="change stack" data-state=${(!list && !error) || request.isStale || (word && detail.isStale) ? "busy" : "ready"}>
+    ${!list && !error && !isMeasuring && html`<p class="note" role="status">${t("change.loading")}</p>`}
+    ${isMeasuring && !error && html`<${Progress} ...${progress.value} t=${t} />`}
+    ${error && html`<p class="message error" role="alert">${describeError(error, t)}</p>`}
     ${list && html`<p class="intro">${t("change.intro", { first: list.periods[0], last: list.periods.at(-1) })}</p>
       <div class="change-columns">
-        <${Ranking} ...${{ list, word, state, update, t }} />
+        <${Ranking} ...${{ list, word, state, update: choose, t }} />
         <div class="stack">
           ${detail.error && html`<p class="message error" role="alert">${describeError(detail.error, t)}</p>`}
           ${detail.value && html`<${Word} key=${detail.value.word} ...${{ detail: detail.value, state, update, go, t }} />`}
@@ -123,17 +153,28 @@ function View({ state, update, go, api, lang, t }) {
   </div>`;
 }
 
+/** How far the comparison of the periods is; `progress` is null while the texts are read. */
+function Progress({ stage, progress, periods, t }) {
+  const share = progress === null ? null : format.whole(progress);
+  return html`<div class="card stack" data-progress>
+    <p role="status">${t(`change.progress.${stage}`, { periods: periods.join(", "), share })}</p>
+    <progress aria-label=${t("change.progress.label")} max="1" value=${progress ?? undefined}></progress>
+    <p class="note">${t("change.progress.note")}</p>
+  </div>`;
+}
+
 /** The words in a table, with a picture of score and interval in each row. */
 function Ranking({ list, word, state, update, t }) {
   const { periods } = list;
   const body = useRef(null);
-  const sort = SORTS.includes(state.sort) ? state.sort : "score";
+  const sort = SORTS.includes(state.sort) ? state.sort : "low";
   const hasFrequency = list.words.some(({ frequency }) => frequency);
   const query = state.query.trim().toLowerCase();
   const rows = useMemo(() => {
     const found = list.words.filter((item) => item.word.toLowerCase().includes(query));
     const total = ({ frequency, usages }) => (frequency ?? usages).reduce((sum, value) => sum + value, 0);
     const compare = {
+      low: (a, b) => (b.low ?? b.score) - (a.low ?? a.score),
       score: (a, b) => b.score - a.score,
       p: (a, b) => (a.p ?? 1) - (b.p ?? 1) || b.score - a.score,
       q: (a, b) => (a.q ?? 1) - (b.q ?? 1) || b.score - a.score,
@@ -174,7 +215,7 @@ function Ranking({ list, word, state, update, t }) {
       ${!rows.length && html`<p class="note">${t("change.none")}</p>`}
       ${rows.length > 0 && html`<div class="table-scroll ranking-scroll" ref=${body} onKeyDown=${onKeyDown}><table>
         <caption class="hidden">${t("change.words")}</caption>
-        <thead><tr><th scope="col">${t("change.column.word")}</th><th scope="col" colspan="2">${t("change.column.score")}</th>
+        <thead><tr><th scope="col">${t("change.column.word")}</th><th scope="col" class="number">${t("change.column.score")}</th><td class="interval-cell"></td>
           <th scope="col" class="number">p</th><th scope="col" class="number">q</th>
           ${periods.map((period) => html`<th key=${period} scope="col" class="number frequency" title=${hasFrequency ? t("change.column.frequency") : ""}>${period}</th>`)}</tr></thead>
         <tbody>${rows.map((item) => html`<tr key=${item.word} class=${item.word === word ? "is-chosen" : ""} onClick=${() => choose(item.word)}>
@@ -337,6 +378,6 @@ function Shares({ senses, periods, usages, names, period, sense, onSelect, t }) 
 export default {
   id: "change",
   requires: "periods",
-  defaults: () => ({ word: "", query: "", sort: "score", period: -1, sense: 0, use: -1, color: "period", filter: "" }),
+  defaults: () => ({ word: "", query: "", sort: "low", period: -1, sense: 0, use: -1, color: "period", filter: "" }),
   View,
 };

@@ -76,6 +76,8 @@ addTexts({
   "compare.cell": ["{a} and {b}: {value}", "{a} 和 {b}：{value}"],
   "compare.most": ["Most similar", "最相似"],
   "compare.least": ["Least similar", "最不相似"],
+  "compare.summary": ["The model finds similar: {groups}", "模型认为相近：{groups}"],
+  "compare.summary.one": ["The model finds no clear groups.", "模型没有发现明显的分组。"],
   "compare.group": ["Group {n}: {uses}", "第 {n} 组：{uses}"],
   "compare.why": ["The stronger its color, the more a word shapes the meaning of the marked word here.", "颜色越强的词，对所选词在此处的意思影响越大。"],
   "compare.why.pair": [
@@ -136,6 +138,29 @@ export function findWord(text, word) {
   return null;
 }
 
+const FREQUENT = new Set(("about after also because been before both could does from have here into just made make more most much only other over "
+  + "said same some such than that their them then there these they this those very want went were what when where which while will with would your").split(" "));
+
+/** The word to compare: the chosen one or, if no sentence has it, a long word that occurs in most of the sentences. */
+export function chooseWord(text, word) {
+  if (findWord(text, word) || text.includes("[[")) return word;
+  const counts = new Map();
+  for (const line of text.toLowerCase().split(/[\r\n]+/).slice(0, MAX_SENTENCES)) {
+    const runs = line.slice(0, MAX_CHARACTERS).match(/[\p{L}\p{M}'’-]+/gu) ?? [];
+    const found = new Set(runs.flatMap((run) => (IS_UNSPACED.test(run) ? pieces(run) : run.length > 3 && !FREQUENT.has(run) ? [run] : [])));
+    for (const name of found) counts.set(name, (counts.get(name) ?? 0) + 1);
+  }
+  let best = word, bestCount = 1;
+  for (const [name, n] of counts) if (n > bestCount || (n === bestCount && n > 1 && name.length > best.length)) [best, bestCount] = [name, n];
+  return best;
+}
+
+/** The parts of two to four characters of a text without spaces. */
+function pieces(run) {
+  const characters = [...run];
+  return [2, 3, 4].flatMap((n) => characters.slice(n - 1).map((_, k) => characters.slice(k, k + n).join("")));
+}
+
 /** The text and word after a click on the token with a span in sentence k. */
 function markWord(sentences, k, span, state) {
   const word = sentences[k].text.slice(...span);
@@ -170,7 +195,8 @@ function compareUses(uses, nLayers) {
 }
 
 function View({ state, update, go, api, model, t }) {
-  const { text, word, layer, pair } = state;
+  const { text, layer, pair } = state;
+  const word = useMemo(() => chooseWord(text, state.word), [text, state.word]);
   const { sentences, problems } = useMemo(() => readSentences(text, word), [text, word]);
   const key = sentences.length ? JSON.stringify([model.id, sentences.map(({ text, span }) => [text, span])]) : null;
   const asked = useRef(null);
@@ -226,6 +252,7 @@ function View({ state, update, go, api, model, t }) {
         ${!sentences.length && html`<p class="message">${t("compare.empty")}</p>`}
         ${shown.length > 0 && html`<section class="uses" aria-labelledby="uses-title">
           <h2 id="uses-title">${words.length ? t("compare.uses", { word: title }) : t("compare.uses.none")}</h2>
+          ${compared && html`<p class="summary" data-summary role="status">${summaryOf(compared.groups[layerName], uses, t)}</p>`}
           <${WhyLegend} ...${{ chosen, uses, compared, layerName, update, t }} />
           <ol>${shown.map((sentence, k) => {
             const at = uses.indexOf(sentence);
@@ -247,6 +274,14 @@ function View({ state, update, go, api, model, t }) {
       </div>
     </div>
   </div>`;
+}
+
+/** Which uses belong together, in words. */
+function summaryOf(groups, uses, t) {
+  const n = Math.max(...groups) + 1;
+  if (n === 1) return t("compare.summary.one");
+  const names = (group) => uses.filter((_, k) => groups[k] === group).map(({ name }) => name);
+  return t("compare.summary", { groups: Array.from({ length: n }, (_, k) => names(k).join(", ")).join(" · ") });
 }
 
 /** The two uses of a pair "A-C" as indices; null if they are not both there. */

@@ -7,11 +7,11 @@ import { groupColor, groupShape } from "../colors.js";
 import { useRequest } from "../hooks.js";
 import { addTexts, describeError, format } from "../i18n.js";
 import { findWord } from "./compare.js";
-import { Choice, ChosenUse, fullText, Lines, matches, orders, senseName, UseMap } from "./uses.js";
+import { Choice, ChosenUse, fullText, Lines, matches, orders, prepareLines, senseName, UseMap } from "./uses.js";
 
 const LIMITS = [200, 1000, 10000];
 const FEW = 30; // with fewer uses, groups and shares mean little
-const CLUSTERED = 1000; // uses that the server clusters; it assigns the others to these senses
+const CLUSTERED = 500; // uses that the server clusters; it assigns the others to these senses
 const N_NEIGHBORS = 20;
 const SORTS = ["corpus", "left", "right", "similarity", "meaning"];
 const AMONG = ["all", "same", "others"];
@@ -159,6 +159,7 @@ function Search({ state, update, index, indexes, limit, t }) {
 /** The map, the senses and the lines of a word. */
 function Uses({ map, similarities, state, use, update, go, active, setActive, t }) {
   const { lines, senses, total } = map;
+  useEffect(() => prepareLines(lines), [lines]);
   const byNumber = useMemo(() => new Map(lines.map((line) => [line.number, line])), [lines]);
   const sense = senses.some((item) => item.sense === state.sense) ? state.sense : 0;
   const filter = state.filter.toLowerCase();

@@ -22,8 +22,8 @@ const EXAMPLES = {
 
 addTexts({
   "sentence.intro": [
-    "ELMo reads a sentence twice: from the left and from the right. At each place both language models expect words.",
-    "ELMo 把句子读两遍：从左到右，再从右到左。在每个位置，两个语言模型都会预测可能出现的词。",
+    "ELMo reads a sentence twice: from the left and from the right. Click a word to see what both language models expect in its place, and what else could stand there.",
+    "ELMo 把句子读两遍：从左到右，再从右到左。点击一个词，看两个语言模型在该位置的预测，以及这里还能用哪些词。",
   ],
   "sentence.label": ["Sentence", "句子"],
   "sentence.example": ["Example {n}", "示例 {n}"],
@@ -61,8 +61,9 @@ addTexts({
   "sentence.forward.title": ["What the forward model expects in place of “{token}”", "前向模型在“{token}”处的预测"],
   "sentence.backward.title": ["What the backward model expects in place of “{token}”", "后向模型在“{token}”处的预测"],
   "sentence.place": ["The place of “{token}”", "“{token}”所在的位置"],
-  "sentence.substitutes": ["Both together", "两者结合"],
-  "sentence.substitutes.note": ["What else could stand here: words that fit both sides and resemble “{token}”. Click one to use it.", "这里还可以用哪些词：符合左右语境、且与“{token}”相近。点击即可替换。"],
+  "sentence.substitutes": ["What else could stand here", "这里还能用哪些词"],
+  "sentence.substitutes.note": ["Both models together: words that fit both sides and resemble “{token}”. Click one to use it.", "两个模型结合：符合左右语境、且与“{token}”相近的词。点击即可替换。"],
+  "sentence.waiting": ["Computing…", "正在计算……"],
   "sentence.substitutes.title": ["Substitutes for {token}", "“{token}”的替换词"],
   "sentence.substitutes.none": ["No word of the vocabulary fits here.", "词表中没有合适的词。"],
   "sentence.layers": ["The vectors of all layers", "各层的向量"],
@@ -115,7 +116,7 @@ function View({ state, update, api, model, t }) {
   const result = request.value?.result;
   const shownText = request.value?.text;
   const n = result?.tokens?.length ?? 0;
-  const token = Math.max(0, Math.min(n - 1, Math.round(state.token)));
+  const token = Math.max(0, Math.min((n || Infinity) - 1, Math.round(state.token)));
   const examples = EXAMPLES[model.tokenizer === "zh" ? "zh" : "other"];
   return html`<div class="sentence" data-state=${request.isStale ? "busy" : "ready"}>
     <p class="intro">${t("sentence.intro")}</p>
@@ -130,6 +131,7 @@ function View({ state, update, api, model, t }) {
     ${request.error && html`<p class="message error" role="alert">${describeError(request.error, t)}</p>`}
     ${result?.error && html`<p class="message error" role="alert">${t("error.prefix", { message: result.error.message })}</p>`}
     ${n > MAX_TOKENS && html`<p class="message" role="status">${t("sentence.too.many", { n, max: MAX_TOKENS })}</p>`}
+    ${key && !request.value && !request.error && html`<p class="card note" role="status">${t("sentence.waiting")}</p>`}
     ${n > 0 && html`
       <div class="card"><${Surprise} ...${{ text: shownText, result, token, direction: state.direction, update, t }} /></div>
       <${Place} ...${{ text: shownText, result, token, update, api, model, t }} />`}
@@ -214,18 +216,19 @@ function Place({ text, result, token, update, api, model, t }) {
   return html`<section class="place" aria-labelledby="place-title">
     <h2 id="place-title">${t("sentence.place", { token: brief(name) })}</h2>
     <div class="three">
-      ${expected("forward")}
-      ${expected("backward")}
       <div class="card" data-busy=${String(request.isStale)}>
         <${Figure} name="sentence-substitutes" title=${t("sentence.substitutes")} level=${3} note=${t("sentence.substitutes.note", { token: brief(name) })}
           table=${() => ({ columns: ["word", "probability", "similarity"].map((column) => t(`sentence.column.${column}`)), rows: substitutes.map((item) => [item.word, item.probability, item.similarity]) })}>
           ${problem && html`<p class="note" role="status">${problem.status ? describeError(problem, t) : problem.message}</p>`}
+          ${!request.value && !problem && html`<p class="note" role="status">${t("sentence.waiting")}</p>`}
           ${request.value && !problem && !substitutes.length && html`<p class="note">${t("sentence.substitutes.none")}</p>`}
           ${substitutes.length > 0 && html`<${BarChart} items=${substitutes.map(({ word, probability }) => ({ label: word, value: probability }))} max=${Math.max(0.05, ...substitutes.map(({ probability }) => probability))}
             format=${format.percent} description=${t("sentence.substitutes.title", { token: brief(name) })}
             onSelect=${(k) => update({ text: text.slice(0, begin) + substitutes[k].word + text.slice(end), token })} />`}
         </${Figure}>
       </div>
+      ${expected("forward")}
+      ${expected("backward")}
     </div>
   </section>`;
 }

@@ -16,13 +16,15 @@ addTexts({
   "uses.map.kind": ["map", "地图"],
   "uses.sense": ["Sense {n}", "义项 {n}"],
   "uses.sense.named": ["{n}: {name}", "{n}：{name}"],
+  "uses.sense.form": ["{name} (written “{form}”)", "{name}（写作“{form}”）"],
   "uses.empty": ["No line matches.", "没有符合条件的例句。"],
 });
 
 /** The name of a sense for readers: its number and its words. */
-export function senseName({ sense, name }, t) {
+export function senseName({ sense, name, form }, t) {
   const words = name.join(t("uses.sense").startsWith("义") ? "、" : ", ");
-  return words ? t("uses.sense.named", { n: sense, name: words }) : t("uses.sense", { n: sense });
+  const label = words ? t("uses.sense.named", { n: sense, name: words }) : t("uses.sense", { n: sense });
+  return form ? t("uses.sense.form", { name: label, form }) : label;
 }
 
 export function useId(prefix) {
@@ -138,7 +140,7 @@ function step(points, from, key) {
 
 /** All points as one picture: the address of an image. */
 function paintPoints(points, width, height, radius) {
-  const scale = 2;
+  const scale = Math.min(2, Math.max(1, devicePixelRatio)); // a larger picture takes longer to encode
   const canvas = Object.assign(document.createElement("canvas"), { width: width * scale, height: height * scale });
   const context = canvas.getContext("2d");
   const style = getComputedStyle(document.documentElement);
@@ -268,25 +270,41 @@ const PIECES = /\p{Script=Han}|[^\s\p{Script=Han}]+/gu;
 
 /** The order of lines: functions of lists of lines that return sorted copies. */
 export const orders = {
-  left: (lines) => sortBy(lines, "left", ({ before }) => (tail(before).match(PIECES) ?? []).slice(-20).reverse().join("\u0001").toLowerCase()),
-  right: (lines) => sortBy(lines, "right", ({ after }) => (head(after).match(PIECES) ?? []).slice(0, 20).join("\u0001").toLowerCase()),
+  left: (lines) => sortBy(lines, "left"),
+  right: (lines) => sortBy(lines, "right"),
 };
 
 const texts = new WeakMap(); // texts of lines that are computed once
+const KEYS = {
+  left: ({ before }) => (tail(before).match(PIECES) ?? []).slice(-20).reverse().join("\u0001").toLowerCase(),
+  right: ({ after }) => (head(after).match(PIECES) ?? []).slice(0, 20).join("\u0001").toLowerCase(),
+  lower: (line) => fullText(line).toLowerCase(),
+};
 
-function textOf(line, name, compute) {
-  let own = texts.get(line);
-  if (!own) texts.set(line, (own = {}));
-  return (own[name] ??= compute(line));
+/** Compute what sorting and filtering need while nothing else happens; returns a function that stops this. */
+export function prepareLines(lines, { step = 250 } = {}) {
+  let timer = 0, at = 0;
+  const run = () => {
+    for (const end = Math.min(lines.length, at + step); at < end; at++) for (const name of Object.keys(KEYS)) textOf(lines[at], name);
+    if (at < lines.length) timer = setTimeout(run, 15);
+  };
+  timer = setTimeout(run, 200);
+  return () => clearTimeout(timer);
 }
 
-function sortBy(lines, name, compute) {
-  const pairs = lines.map((line, k) => [textOf(line, name, compute), k]);
+function textOf(line, name) {
+  let own = texts.get(line);
+  if (!own) texts.set(line, (own = {}));
+  return (own[name] ??= KEYS[name](line));
+}
+
+function sortBy(lines, name) {
+  const pairs = lines.map((line, k) => [textOf(line, name), k]);
   pairs.sort((a, b) => (a[0] < b[0] ? -1 : a[0] > b[0] ? 1 : a[1] - b[1]));
   return pairs.map(([, k]) => lines[k]);
 }
 
 /** Whether a line contains a text, in any case; `text` is in lower case. */
 export function matches(line, text) {
-  return !text || textOf(line, "lower", (line) => fullText(line).toLowerCase()).includes(text);
+  return !text || textOf(line, "lower").includes(text);
 }
