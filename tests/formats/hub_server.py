@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,6 +17,9 @@ from urllib.parse import unquote, urlsplit
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
+Answer = tuple[int, dict[str, str], bytes]  # status, headers, body
+Change = Callable[[str, Answer], Answer]  # what a hostile server makes of the answer for a path
+
 
 @dataclass
 class Hub:
@@ -24,17 +27,22 @@ class Hub:
 
     address: str
     requests: list[str] = field(default_factory=list)
+    agents: set[str] = field(default_factory=set)
 
 
 @contextmanager
-def serving(models: dict[str, Path]) -> Iterator[Hub]:
-    """Serve each folder under its id until the block ends."""
+def serving(models: dict[str, Path], changes: Mapping[str, Change] | None = None) -> Iterator[Hub]:
+    """Serve each folder under its id until the block ends; ``changes`` are applied to the answers of their ids."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             path = unquote(urlsplit(self.path).path)
             hub.requests.append(f"{self.command} {path}")
+            hub.agents.add(self.headers["User-Agent"])
             status, headers, body = answer(models, path)
+            for repo, change in (changes or {}).items():
+                if f"/{repo}/" in path:
+                    status, headers, body = change(path, (status, headers, body))
             self.send_response(status)
             for name, value in headers.items():
                 self.send_header(name, value)
@@ -60,7 +68,7 @@ def serving(models: dict[str, Path]) -> Iterator[Hub]:
             thread.join()
 
 
-def answer(models: dict[str, Path], path: str) -> tuple[int, dict[str, str], bytes]:
+def answer(models: dict[str, Path], path: str) -> Answer:
     """Return status, headers and body for a request."""
     is_api = path.startswith("/api/models/")
     parts = path.removeprefix("/api/models" if is_api else "").strip("/").split("/")
@@ -89,7 +97,7 @@ def answer(models: dict[str, Path], path: str) -> tuple[int, dict[str, str], byt
     return 404, {"X-Error-Code": "EntryNotFound"}, b"{}"
 
 
-def _json(value: object) -> tuple[int, dict[str, str], bytes]:
+def _json(value: object) -> Answer:
     return 200, {"Content-Type": "application/json"}, json.dumps(value).encode()
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from elmo.errors import FormatError
+from elmo.errors import ElmoError, FormatError
 from elmo.formats import archive, bilm_checkpoint, bilm_hdf5, many_langs, native, tf_hub
 from elmo.formats.archive import is_model_file
 from elmo.formats.pretrained import Pretrained, convert, load
@@ -241,3 +241,31 @@ UNWANTED = ["modeling.py", "x.json/a.py", "pytorch_model.bin", "inner.zip", "__M
 def test_published_names_are_model_files_and_code_is_not() -> None:
     assert [name for name in WANTED if not is_model_file(name)] == []
     assert [name for name in UNWANTED if is_model_file(name)] == []
+
+
+@pytest.mark.parametrize("damage", ["no checksums", "other weights", "bad JSON", "missing file"])
+def test_messages_about_an_archive_never_show_the_temporary_folder(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str
+) -> None:
+    folder = tmp_path / "tiny"
+    native.write(tiny_model(), folder)
+    if damage == "no checksums":
+        (folder / "SHA256SUMS").unlink()
+    elif damage == "other weights":
+        (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:-4] + b"abcd")
+    elif damage == "bad JSON":
+        (folder / "config.json").write_text("{")
+    else:
+        (folder / "config.json").unlink()
+    with zipfile.ZipFile(tmp_path / "tiny.zip", "w") as archive:
+        for path in sorted(folder.iterdir()):
+            archive.write(path, f"inner/{path.name}")
+    messages = []
+    try:
+        load(tmp_path / "tiny.zip")
+    except ElmoError as error:
+        messages.append(str(error))
+    messages += [record.getMessage() for record in caplog.records]
+    assert len(messages) == 1
+    assert str(tmp_path / "tiny.zip") in messages[0]
+    assert "elmo-unpacked" not in messages[0]

@@ -32,28 +32,38 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def outcomes(sound: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Outcome]]:
+def int8(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("native") / "int8"
+    native.write(tiny_model("both", alphabet="unicode", softmax=True, warm=True), folder, dtype="int8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def outcomes(sound: Path, int8: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Outcome]]:
     """Load every copy of every kind in one process, because starting one is slow."""
     root = tmp_path_factory.mktemp("cases")
     damaged = flips_and_cuts(sound, n=350, seed=0, into=root / "damaged", names=ALL)
+    damaged += flips_and_cuts(int8, n=100, seed=2, into=root / "damaged-int8", names=ALL)
     read = [name for name in ALL if name != "SHA256SUMS"]
     unsigned = flips_and_cuts(sound, n=150, seed=1, into=root / "unsigned", names=read)
+    unsigned += flips_and_cuts(int8, n=150, seed=3, into=root / "unsigned-int8", names=read)
     for case in unsigned:
         (case / "SHA256SUMS").unlink()
     hostile = []
-    for name, spoil in HOSTILE.items():
-        hostile.append(root / "hostile" / name)
-        shutil.copytree(sound, hostile[-1])
-        spoil(hostile[-1])
-        _sign(hostile[-1])
+    for source, kinds in ((sound, HOSTILE), (int8, HOSTILE_INT8)):
+        for name, spoil in kinds.items():
+            hostile.append(root / "hostile" / name)
+            shutil.copytree(source, hostile[-1])
+            spoil(hostile[-1])
+            _sign(hostile[-1])
     found = {outcome.case: outcome for outcome in load_all([*damaged, *unsigned, *hostile])}
     groups = {"damaged": damaged, "unsigned": unsigned, "hostile": hostile}
     return {group: [found[case] for case in cases] for group, cases in groups.items()}
 
 
 @pytest.mark.slow
-def test_every_one_of_350_damaged_copies_is_refused(outcomes: dict[str, list[Outcome]]) -> None:
-    assert len(outcomes["damaged"]) == 350
+def test_every_one_of_450_damaged_copies_is_refused(outcomes: dict[str, list[Outcome]]) -> None:
+    assert len(outcomes["damaged"]) == 450
     assert_refused_or_sound(outcomes["damaged"], every_one_refused=True)
 
 
@@ -63,7 +73,7 @@ def test_without_sums_damage_is_refused_or_changes_only_numbers(outcomes: dict[s
 
 
 def test_hostile_folders_are_refused(outcomes: dict[str, list[Outcome]]) -> None:
-    assert len(outcomes["hostile"]) >= 50
+    assert len(outcomes["hostile"]) >= 70
     assert_refused_or_sound(outcomes["hostile"], every_one_refused=True)
 
 
@@ -151,6 +161,61 @@ def huge_but_consistent(folder: Path) -> None:
 
 
 FIRST = "backward_stack.0.bias"
+
+
+def scales(name: str, *values: float) -> Callable[[Path], None]:
+    """Overwrite the first scales of a matrix of an int8 model."""
+
+    def spoil(folder: Path) -> None:
+        path = folder / ("softmax.safetensors" if name == "weight" else "model.safetensors")
+        content = bytearray(path.read_bytes())
+        length = struct.unpack("<Q", content[:8])[0]
+        begin = 8 + length + json.loads(content[8 : 8 + length])[f"{name}.scale"]["data_offsets"][0]
+        struct.pack_into(f"<{len(values)}f", content, begin, *values)
+        path.write_bytes(content)
+
+    return spoil
+
+
+def huge_int8(folder: Path) -> None:
+    """Write a header for a softmax of 2**26 rows in int8; only the size of the file reveals it."""
+    config(lambda v: set_in(v, "softmax.n_words", 1 << 26))(folder)
+    n = 1 << 26
+    header = {
+        "bias": {"dtype": "F32", "shape": [n], "data_offsets": [0, 4 * n]},
+        "weight.scale": {"dtype": "F32", "shape": [n], "data_offsets": [4 * n, 8 * n]},
+        "weight": {"dtype": "I8", "shape": [n, 4], "data_offsets": [8 * n, 12 * n]},
+    }
+    text = json.dumps(header).encode()
+    (folder / "softmax.safetensors").write_bytes(struct.pack("<Q", len(text)) + text)
+
+
+MATRIX = "backward_stack.0.input_weight"  # (24, 4)
+HOSTILE_INT8: dict[str, Callable[[Path], None]] = {
+    "int8_scale_nan": scales(MATRIX, 0.5, math.nan),
+    "int8_scale_infinite": scales(MATRIX, math.inf),
+    "int8_scale_negative": scales("token_layer.word_embed.weight", 0.5, -0.5),
+    "int8_scale_overflows": scales(MATRIX, 3e38),
+    "int8_scale_of_the_softmax_nan": scales("weight", 0.5, math.nan),
+    "int8_scale_of_the_softmax_negative": scales("weight", -math.inf),
+    "int8_scale_missing": header(lambda v: v.pop(f"{MATRIX}.scale")),
+    "int8_scale_of_a_bias": header(lambda v: v.update({f"{FIRST}.scale": v[FIRST]})),
+    "int8_scale_is_a_matrix": header(lambda v: v[f"{MATRIX}.scale"].update(shape=[24, 1])),
+    "int8_scale_of_fewer_rows": header(lambda v: v[f"{MATRIX}.scale"].update(shape=[6])),
+    "int8_scale_of_2_70_rows": header(lambda v: v[f"{MATRIX}.scale"].update(shape=[1 << 70])),
+    "int8_scale_in_float16": header(lambda v: v[f"{MATRIX}.scale"].update(dtype="F16", shape=[48])),
+    "int8_scale_on_the_numbers": header(lambda v: v[f"{MATRIX}.scale"].update(data_offsets=v[MATRIX]["data_offsets"])),
+    "int8_numbers_unsigned": header(lambda v: v[MATRIX].update(dtype="U8")),
+    "int8_numbers_transposed": header(lambda v: v[MATRIX].update(shape=[4, 24])),
+    "int8_numbers_flat": header(lambda v: v[MATRIX].update(shape=[96])),
+    "int8_bias_is_int8": header(lambda v: v[FIRST].update(dtype="I8", shape=[96])),
+    "int8_softmax_of_float32": header(lambda v: v["weight"].update(dtype="F32", shape=[9, 1]), "softmax.safetensors"),
+    "int8_softmax_of_2_26_rows": huge_int8,
+    "int8_in_version_1": config(lambda v: set_in(v, "format_version", 1)),
+    "int8_in_version_3": config(lambda v: set_in(v, "format_version", 3)),
+    "int8_called_float32": config(lambda v: set_in(v, "dtype", "float32")),
+    "int8_called_float32_in_version_1": config(lambda v: v.update(dtype="float32", format_version=1)),
+}  # fmt: skip
 HOSTILE: dict[str, Callable[[Path], None]] = {
     "no_header_length": raw("model.safetensors", b"\1\2\3"),
     "empty_weights": raw("model.safetensors", b""),

@@ -305,6 +305,56 @@ def test_half_precision_is_the_default_only_if_it_is_exact(tmp_path: Path) -> No
     assert 0 < np.abs(found - expected).max() < 2e-3
 
 
+def quantized(weight: torch.Tensor, largest: int = 127) -> torch.Tensor:
+    """Round a matrix to int8 with a scale for each row."""
+    if weight.dim() < 2:
+        return weight
+    rows = weight.flatten(1)
+    scales = rows.abs().amax(1, keepdim=True) / largest
+    return ((rows / scales.clamp_min(1e-12)).round() * scales).view_as(weight)
+
+
+@pytest.mark.parametrize("largest", [127, 100])
+def test_int8_rows_with_scales_are_found_and_stored_exactly(tmp_path: Path, largest: int) -> None:
+    from onnx import load_model_from_string
+
+    model = tiny_model("both", softmax=True, max_characters=12)
+    assert model.softmax is not None
+    small = replace(
+        model,
+        weights={name: quantized(weight, largest) for name, weight in model.weights.items()},
+        softmax=replace(model.softmax, weight=quantized(model.softmax.weight, largest)),
+    )
+    onnx.write(small, tmp_path / "int8")
+    onnx.write(small, tmp_path / "float32", dtype="float32")
+    graph = load_model_from_string((tmp_path / "int8/model.onnx").read_bytes()).graph
+    stored = {initializer.name for initializer in graph.initializer}
+    wide = [name for name, weight in small.weights.items() if weight.dim() > 1 and weight[0].numel() >= 8]
+    assert wide
+    assert {f"{name}.int8" for name in wide} <= stored
+    found, expected = (run(session(tmp_path / name / "model.onnx"), small, SENTENCES) for name in ("int8", "float32"))
+    for key, values in expected.items():
+        np.testing.assert_array_equal(found[key], values)
+    states = {"states": expected["prediction_states"].reshape(-1, small.config.lstm.state_width)}
+    outputs = [session(tmp_path / name / "softmax.onnx").run(None, states) for name in ("int8", "float32")]
+    for a, b in zip(*outputs, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_scales_are_exact_or_there_are_none() -> None:
+    generator = np.random.default_rng(0)
+    numbers = generator.integers(-127, 128, (300, 40)).astype(np.int8)
+    numbers[5] = 0
+    scales = generator.lognormal(-5, 3, 300).astype(np.float32)
+    array = numbers.astype(np.float32) * scales[:, None]
+    split = onnx.split_scales(array)
+    assert split is not None
+    np.testing.assert_array_equal(split[0].astype(np.float32) * split[1][:, None], array)
+    array[211, 17] = np.nextafter(array[211, 17], np.float32(np.inf))
+    assert onnx.split_scales(array) is None
+    assert onnx.split_scales(generator.standard_normal((30, 40)).astype(np.float32)) is None
+
+
 # --- errors ---------------------------------------------------------------------------------------
 
 

@@ -7,6 +7,7 @@ import gzip
 import io
 import lzma
 import os
+import random
 import sys
 import tracemalloc
 from pathlib import Path
@@ -16,7 +17,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elmo.errors import ConfigError, DataError, EncodingError
-from elmo.text.lines import Tally, escape_field, expand_paths, read_lines, unescape_field
+from elmo.text.lines import (
+    Tally,
+    TextLimits,
+    escape_field,
+    expand_paths,
+    open_text,
+    read_blocks,
+    read_lines,
+    unescape_field,
+)
 
 
 def zstd(data: bytes) -> bytes:
@@ -165,9 +175,9 @@ def test_flipped_bytes_raise_only_elmo_errors(tmp_path: Path, suffix: str) -> No
 def test_a_line_over_the_limit_is_rejected(file: Path) -> None:
     file.write_bytes(b"ok\n" + b"x" * 101 + b"\n")
     with pytest.raises(DataError, match=r"text\.txt:2: a line must have at most 100 bytes; found a longer one"):
-        lines_of(file, max_line_bytes=100)
+        lines_of(file, limits=TextLimits(line_bytes=100))
     file.write_bytes(b"x" * 99 + b"\n" + b"y" * 100)
-    assert len(lines_of(file, max_line_bytes=100)) == 2
+    assert len(lines_of(file, limits=TextLimits(line_bytes=100))) == 2
 
 
 @pytest.mark.slow
@@ -178,10 +188,52 @@ def test_an_endless_compressed_line_stops_at_the_limit(tmp_path: Path) -> None:
         tracemalloc.start()
         try:
             with pytest.raises(DataError, match="a line must have at most 1,000,000 bytes"):
-                lines_of(file, max_line_bytes=1_000_000)
+                lines_of(file, limits=TextLimits(line_bytes=1_000_000))
             assert tracemalloc.get_traced_memory()[1] < 30_000_000, suffix
         finally:
             tracemalloc.stop()
+
+
+def bomb(suffix: str, piece: bytes = b"a b\n", size: int = 20_000_000) -> bytes:
+    return COMPRESS[suffix](piece * (size // len(piece)))
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_a_file_that_expands_too_much_is_rejected(tmp_path: Path, suffix: str) -> None:
+    file = tmp_path / f"bomb{suffix}"
+    file.write_bytes(bomb(suffix))
+    message = r"bomb\.\w+: compressed text may expand to 20 times its size; found more; .*set ELMO_MAX_EXPANSION"
+    with pytest.raises(DataError, match=message):
+        sum(len(block.data) for block in read_blocks(file))
+    with pytest.raises(DataError, match=message), open_text(file) as (_, stream):
+        stream.read()
+
+
+def test_the_limits_can_be_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "bomb.gz"
+    file.write_bytes(bomb(".gz", b"a" * 20_000_000 + b"\n", 20_000_001))
+    with pytest.raises(DataError, match="ELMO_MAX_EXPANSION"):
+        lines_of(file)
+    monkeypatch.setenv("ELMO_MAX_EXPANSION", "2000")
+    with pytest.raises(DataError, match="ELMO_MAX_LINE_BYTES"):
+        lines_of(file)
+    monkeypatch.setenv("ELMO_MAX_LINE_BYTES", "30000000")
+    assert [len(text) for text in lines_of(file)] == [20_000_000]
+    monkeypatch.setenv("ELMO_MAX_EXPANSION", "many")
+    with pytest.raises(ConfigError, match="ELMO_MAX_EXPANSION must be a positive number; found 'many'"):
+        lines_of(file)
+
+
+@pytest.mark.slow
+def test_compressed_text_may_expand_as_far_as_text_does(tmp_path: Path) -> None:
+    file = tmp_path / "text.gz"
+    rng = random.Random(5)
+    words = [f"word{rng.getrandbits(40):x}" for _ in range(500)]
+    text = b"".join(" ".join(rng.choices(words, k=20)).encode() + b"\n" for _ in range(90_000))
+    file.write_bytes(gzip.compress(text))
+    assert len(text) > 4 * file.stat().st_size
+    assert len(text) > 20_000_000
+    assert b"".join(block.data for block in read_blocks(file)) == text
 
 
 def test_memory_does_not_grow_with_the_file(file: Path) -> None:

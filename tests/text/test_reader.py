@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 
-from elmo.errors import ConfigError, DataError, EncodingError
+from elmo.errors import ConfigError, DataError, EncodingError, SentenceTooLongError
 from elmo.text.english import EnglishTokenizer
 from elmo.text.lines import Line, Tally
-from elmo.text.reader import Sentence, align_words, read_conllu, read_sentences, require_words
+from elmo.text.reader import InputFormat, Sentence, align_words, read_conllu, read_sentences, require_words
 from elmo.text.tokenizers import Tokens, load_tokenizer
 from tests.text.hostile import assert_sound, texts
 
@@ -28,6 +28,33 @@ def test_each_line_is_a_sentence_and_empty_lines_are_kept(tmp_path: Path) -> Non
         ("last",),
     ]
     assert [sentence.place for sentence in found] == [f"{file}:{k}" for k in (1, 2, 3, 4)]
+
+
+@pytest.mark.parametrize("input_format", ["text", "tokens", "conllu"])
+@pytest.mark.parametrize("token", ["a" * 70_000, "河" * 30_000])
+def test_a_token_over_the_limit_is_rejected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, token: str, input_format: InputFormat
+) -> None:
+    file = tmp_path / "a.txt"
+    row = "{}\t{}" + 8 * "\t_" + "\n"
+    rows = row.format(1, "fine") + row.format(2, token) + "\n"
+    file.write_text(rows if input_format == "conllu" else f"fine\n{token} .\n", encoding="utf-8")
+    tokenizer = load_tokenizer("whitespace")  # the English one makes a token of each Han character
+
+    def read() -> list[Sentence]:
+        return list(read_sentences([file], tokenizer=tokenizer, input_format=input_format))
+
+    with pytest.raises(DataError, match=r"a\.txt:\d: a token must have at most 65,536 bytes.*ELMO_MAX_TOKEN_BYTES"):
+        read()
+    monkeypatch.setenv("ELMO_MAX_TOKEN_BYTES", "90000")
+    assert token in read()[-1].tokens.tokens
+
+
+def test_a_line_of_a_million_tokens_is_rejected_before_memory_is_full(tmp_path: Path) -> None:
+    file = tmp_path / "a.txt"
+    file.write_text("ok\n" + "a," * 2_000_000)
+    with pytest.raises(SentenceTooLongError, match=r"a\.txt:2: a text must have at most 1,048,576 tokens"):
+        list(read_sentences([file], tokenizer=EN))
 
 
 def test_lines_are_split_on_request_and_no_line_is_lost(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import hashlib
 import itertools
 import json
 import logging
@@ -9,8 +10,8 @@ import lzma
 import os
 import re
 import shutil
-import subprocess
 import sys
+import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,11 @@ from hypothesis import strategies as st
 from elmo.errors import ConfigError, DataError, ElmoError, EncodingError, MissingExtraError, OutputError
 from elmo.text import chinese
 from elmo.text.lines import read_blocks, read_lines
-from elmo.text.reader import read_sentences
+from elmo.text.reader import InputFormat, read_sentences
 from elmo.text.tokenizers import Tokens, load_tokenizer
 from elmo.train import corpus_builder, read_text
 from elmo.train import vocabulary as word_types
-from elmo.train.corpus import Corpus
+from elmo.train.corpus import Corpus, hash_json
 from elmo.train.corpus_builder import reopen_corpus, replace_folder
 from elmo.train.read_text import BuildProgress, tokenize_block
 from tests.shared import SHARED
@@ -541,6 +542,69 @@ def test_a_number_from_a_command_line_may_be_a_float(tmp_path: Path, given: Any,
     assert corpus.manifest.sizes.heldout_sentences == n_heldout
 
 
+@pytest.mark.parametrize("kind", ["txt", "gz", "xz", "bz2", "zst"])
+@pytest.mark.parametrize("input_format", ["text", "tokens", "conllu"])
+def test_a_text_that_changes_but_keeps_its_size_and_time_is_read_again(
+    tmp_path: Path, kind: str, input_format: InputFormat
+) -> None:
+    file, folder = tmp_path / "text", tmp_path / "corpus"
+
+    def write(word: str) -> Path:
+        rows = f"1\t{word}\t" + "\t".join("_" * 8) + "\n\n"
+        data = (rows if input_format == "conllu" else f"{word} crosses the river .\n").encode() * 40
+        file.write_bytes(
+            compressed(kind, data) + bytes(3) * (kind == "gz")
+        )  # padding after the compressed data belongs to the file
+        os.utime(file, ns=(10**18, 10**18))
+        return file
+
+    first = build(write("cat"), folder, input_format=input_format)
+    entry = first.manifest.inputs[0]
+    assert entry == {"part": "train", "path": "text", "size": file.stat().st_size,
+                     "sha256": hashlib.sha256(file.read_bytes()).hexdigest()}  # fmt: skip
+    second = build(write("dog"), folder, input_format=input_format)
+    assert kind != "txt" or file.stat().st_size == entry["size"]
+    assert "dog" in list(second.types)
+    stamp = (folder / "train.u32").stat().st_mtime_ns
+    os.utime(file)  # the content is the same
+    moved = file.rename(tmp_path / "moved")
+    assert build(moved, folder, input_format=input_format).manifest == second.manifest
+    assert (folder / "train.u32").stat().st_mtime_ns == stamp
+
+
+def test_a_corpus_does_not_reveal_the_folder_of_its_text(file: Path, tmp_path: Path) -> None:
+    build(file, tmp_path / "corpus", input_format="tokens", heldout_file=(file,))
+    contents = b"".join(path.read_bytes() for path in (tmp_path / "corpus").iterdir())
+    assert str(tmp_path).encode() not in contents
+
+
+def test_a_corpus_of_version_1_is_reused_by_size_and_time(file: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "corpus"
+    build_tokens(file, folder)
+    values = json.loads((folder / "manifest.json").read_text())
+    status = file.stat()
+    entry = {"part": "train", "path": str(file), "size": status.st_size, "mtime_ns": status.st_mtime_ns}
+    del values["sha256"]
+    values |= {"version": 1, "inputs": [entry]}
+    (folder / "manifest.json").write_text(json.dumps({**values, "sha256": hash_json(values)}))
+    assert build_tokens(file, folder).manifest.inputs == [entry]
+    os.utime(file, ns=(5, 5))
+    assert "sha256" in build_tokens(file, folder).manifest.inputs[0]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no pipes")
+def test_a_pipe_is_read_once(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for number in range(2):
+        writer = threading.Thread(target=pipe.write_text, args=(f"run {number} of the river\n" * 30,))
+        writer.start()
+        corpus = build(pipe, tmp_path / "corpus")
+        writer.join()
+        assert corpus.manifest.inputs == [{"part": "train", "path": "-"}]
+        assert str(number) in list(corpus.types)
+
+
 def test_an_unchanged_text_is_not_read_again(file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="elmo")
     folder = tmp_path / "corpus"
@@ -710,25 +774,3 @@ def test_stdin_is_read_again_each_time(file: Path, tmp_path: Path, monkeypatch: 
         with file.open(encoding="utf-8") as stdin:
             monkeypatch.setattr("sys.stdin", stdin)
             assert build_tokens(Path("-"), tmp_path / "corpus").n_sentences == 4 * (len(text) // len(TEXT))
-
-
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "kill_corpus.py"
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="builds are forked")
-def test_builds_that_are_killed_end_with_the_same_bytes_and_leave_no_other_file() -> None:
-    command = [sys.executable, str(SCRIPT), "--kills", "6"]
-    if Path("/dev/shm").is_dir():  # a busy disk slows down the builds
-        command += ["--folder", "/dev/shm"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    rows = [line.split() for line in lines[1:3]]
-    assert [row[:2] for row in rows] == [["1", "6"], ["2", "6"]]
-    assert sum(int(row[2]) for row in rows) >= 4  # not all before the work started
-    calls = {line[:26].strip(): int(line[26:32]) for line in lines[4:-1]}
-    assert calls["new folder"] >= 20
-    assert calls["another corpus"] >= calls["new folder"] + 8  # it is moved and its files are removed
-    assert calls["between two renames"] >= 8
-    assert calls["half removed"] >= 7

@@ -82,6 +82,16 @@ def test_a_run_that_keeps_the_vocabulary_starts_with_the_perplexity_of_the_model
     assert corpus.n_given == len(WORDS)
 
 
+def test_a_run_continues_from_a_model_that_is_stored_as_int8(text: Path, tmp_path: Path) -> None:
+    native.write(tiny_model(softmax=True, words=WORDS), tmp_path / "int8", dtype="int8")
+    native.write(load(tmp_path / "int8"), tmp_path / "float32")
+    corpus = make_corpus(text, tmp_path)
+    starts = [prepare_weights(load(tmp_path / name), corpus).weights for name in ("int8", "float32")]
+    assert starts[0].keys() == starts[1].keys()
+    for name, weight in starts[0].items():
+        assert_same_tensor(weight, starts[1][name])
+
+
 @pytest.mark.slow
 def test_a_run_starts_exactly_where_the_training_of_its_model_ended(text: Path, tmp_path: Path) -> None:
     corpus = make_corpus(text, tmp_path)
@@ -297,8 +307,46 @@ def test_a_run_of_another_size_is_refused(text: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"the run must predict .* words; found 9"):
         Trainer(corpus, start.config, replace(OPTIONS, n_vocab=9), tmp_path / "run", initial=start)
     other = replace(start.config, lstm=replace(start.config.lstm, has_skip=False))
-    with pytest.raises(ConfigError, match="the run must have the shape of the model; found another shape"):
+    with pytest.raises(ConfigError, match="the run must have the shape of the prepared weights; found another shape"):
         Trainer(corpus, other, replace(OPTIONS, n_vocab=start.n_vocab), tmp_path / "run", initial=start)
+
+
+@pytest.mark.parametrize("token", ["chars", "words", "both"])
+@pytest.mark.parametrize("widths", [(11, None), (None, 6), (11, 7)], ids=["cells", "width", "both"])
+def test_a_grown_model_computes_what_the_model_computes(
+    text: Path, tmp_path: Path, token: Any, widths: tuple[int | None, int | None]
+) -> None:
+    model = tiny_model(token, softmax=True, words=WORDS, cell_width=8)
+    old = model.config.lstm
+    corpus = make_corpus(text, tmp_path, vocabulary=model_vocabulary(model))
+    _, before = at_step_0(model, corpus, tmp_path / "before")
+    start = prepare_weights(model, corpus, cell_width=widths[0], state_width=widths[1])
+    assert (start.config.lstm.cell_width, start.config.lstm.state_width) == (
+        widths[0] or old.cell_width,
+        widths[1] or old.state_width,
+    )
+    options = replace(OPTIONS, n_vocab=start.n_vocab, precision="float64", optimizer=OptimizerOptions("adamw", 0.003))
+    trainer = Trainer(corpus, start.config, options, tmp_path / "run", initial=start)
+    after = evaluate(trainer.objective, trainer.ids, corpus.heldout, batch_size=1)
+    assert after.forward == pytest.approx(before.forward, rel=1e-5)
+    assert after.backward == pytest.approx(before.backward, rel=1e-5)
+    trainer.run()
+    weights = trainer.objective.state_dict()
+    for name in ("forward_stack.0.projection", "backward_stack.1.state_weight"):
+        weight = weights[f"bilm.{name}"]
+        if weight.shape != model.weights[name].shape:  # the new units learn, too
+            assert weight[: old.state_width, -1].abs().min() > 0
+    assert trainer.best < before.geometric_mean
+
+
+def test_a_model_cannot_be_shrunk(text: Path, tmp_path: Path) -> None:
+    model, corpus = tiny_model(softmax=True, words=WORDS), make_corpus(text, tmp_path)
+    with pytest.raises(ConfigError, match="cells and width cannot be smaller than those of the model"):
+        prepare_weights(model, corpus, cell_width=model.config.lstm.cell_width - 1)
+    with pytest.raises(ConfigError, match="without a projection in its token layer"):
+        prepare_weights(model, corpus, state_width=5)  # the number of filters
+    with pytest.raises(ConfigError, match="only if width stays below cells"):
+        prepare_weights(model, corpus, state_width=model.config.lstm.cell_width)
 
 
 @pytest.mark.slow

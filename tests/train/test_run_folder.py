@@ -14,8 +14,8 @@ from elmo.formats import native
 from elmo.train.loop import StepReport
 from elmo.train.read_text import BuildProgress
 from elmo.train.run_folder import RunFolder
+from tests.faults.arena import contents, visible
 from tests.formats.tiny import tiny_model
-from tests.train.arena import contents, visible
 
 TINY = BiLmConfig(CharCnnConfig(char_width=3, filters=((1, 4), (2, 4))), None, LstmConfig(1, 8, 4))
 SETTINGS: dict[str, Any] = {
@@ -90,12 +90,18 @@ def test_a_started_run_is_not_changed_by_other_text_and_resumes_with_its_own(
     started: Path, text: Path, tmp_path: Path
 ) -> None:
     train_bilm(text, tmp_path / "whole", **SETTINGS)
+    (tmp_path / "copy").write_bytes(text.read_bytes())
+    stamp = text.stat().st_mtime_ns
     (tmp_path / "other.txt").write_text("Another text.\n" * 90)
     before = contents(tmp_path / "model.training")
     with pytest.raises(ConfigError, match=r"other options: texts \(….*text\.txt, not ….*other\.txt\)"):
         train_bilm(tmp_path / "other.txt", started, **SETTINGS)
     text.write_text("Another text.\n" * 90)
     with pytest.raises(ConfigError, match=r"has changed since its start \(.*text\.txt\); resume it \(--resume\)"):
+        train_bilm(text, started, **SETTINGS)
+    text.write_text((tmp_path / "copy").read_text().replace("cat", "cow"))  # as long as before
+    os.utime(text, ns=(stamp, stamp))
+    with pytest.raises(ConfigError, match="has changed since its start"):
         train_bilm(text, started, **SETTINGS)
     text.unlink()
     with pytest.raises(DataError, match="no such file"):

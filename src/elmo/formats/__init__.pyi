@@ -1,4 +1,6 @@
 from .bilm_hdf5 import read_files as read_files
+from .hub_upload import CardScore as CardScore
+from .hub_upload import HubUpload as HubUpload
 from .native import add_warm as add_warm
 from .pretrained import FormatReader as FormatReader
 from .pretrained import MixWeights as MixWeights
@@ -16,7 +18,9 @@ from .pretrained import fingerprint as fingerprint
 from .pretrained import load as load
 
 __all__ = [
+    "CardScore",
     "FormatReader",
+    "HubUpload",
     "MixWeights",
     "ModelInfo",
     "Pretrained",

@@ -11,7 +11,6 @@ import errno
 import shutil
 import stat
 import struct
-import tempfile
 import unicodedata
 import zipfile
 import zlib
@@ -23,6 +22,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, BinaryIO, cast
 
 from elmo.errors import ElmoError, FormatError, OutputError
+from elmo.storage.atomic import temporary_folder
 from elmo.storage.files import BoundedReads, format_error, format_path, open_regular
 
 SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz")
@@ -75,13 +75,9 @@ def unpacked(path: Path) -> Iterator[Path]:
 
     Files must not stay mapped into memory after the context ends.
     """
-    try:
-        temporary = tempfile.TemporaryDirectory(prefix="elmo-", ignore_cleanup_errors=True)
-    except OSError as error:
-        raise OutputError(f"{format_path(path)}: cannot create a folder to unpack it: {error.strerror}") from error
-    with temporary as folder:
-        _unpack(path, Path(folder))
-        yield Path(folder)
+    with temporary_folder("elmo-unpacked-", subject=f"unpack {format_path(path)}") as folder:
+        _unpack(path, folder)
+        yield folder
 
 
 def _unpack(path: Path, folder: Path) -> None:

@@ -1,23 +1,43 @@
-"""Download a model from the Hugging Face Hub; only files that a format reader may open are downloaded."""
+"""Download a model from the Hugging Face Hub; only files that a format reader may open are downloaded.
+
+``huggingface_hub`` builds the paths of its cache from the id, the revision and the answers of the server: commits, file
+names and ETags. None of these is trusted: the id and the revision are checked here, each answer before
+``huggingface_hub`` uses it, and the folder after the download.
+"""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, cast
 
-from elmo.errors import FormatError
+from elmo.errors import ElmoError, FormatError
 from elmo.formats.archive import PATTERNS
 from elmo.storage.files import find_member, format_error, format_path, list_names, read_json
 
+MAX_ANSWER_BYTES = 1 << 23  # of the descriptions of a model; the list of a thousand files has a twentieth of this
+
 _CONFIG = "config.json"
-_ID = re.compile(r"([A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95})(?:@([\w][\w./-]{0,200}))?", re.ASCII)
+_ID = re.compile(r"(?!.*\.\.)[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
+_REVISION = re.compile(r"(?!.*\.\.)(?!.{201})\w[\w.-]*(?:/\w[\w.-]*)*", re.ASCII)
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+# Headers and keys of answers that become part of a path.
+_TAG_HEADERS = ("etag", "x-linked-etag", "x-repo-commit")
+_TAG_KEYS = ("sha", "oid", "sha256", "blobId", "xetHash")
+_PATH_KEYS = ("path", "rfilename")
 
 
 def split_id(source: str) -> tuple[str, str | None] | None:
     """Split ``org/name`` or ``org/name@revision`` into id and revision; return None for anything else."""
-    match = _ID.fullmatch(source)
-    return (match[1], match[2]) if match else None
+    repo_id, at, revision = source.partition("@")
+    return (repo_id, revision if at else None) if _is_id(repo_id, revision if at else None) else None
+
+
+def _is_id(repo_id: str, revision: str | None) -> bool:
+    return _ID.fullmatch(repo_id) is not None and (revision is None or _REVISION.fullmatch(revision) is not None)
 
 
 def download(repo_id: str, revision: str | None = None) -> Path:
@@ -26,24 +46,36 @@ def download(repo_id: str, revision: str | None = None) -> Path:
     from huggingface_hub.errors import (
         GatedRepoError,
         HFValidationError,
-        HTTPError,  # pyright: ignore[reportPrivateImportUsage]  httpx's or requests', depending on the version
         LocalEntryNotFoundError,
         RepositoryNotFoundError,
         RevisionNotFoundError,
     )
 
-    name = repo_id if revision is None else f"{repo_id}@{revision}"
+    from elmo import __version__
+
+    name = format_path(repo_id if revision is None else f"{repo_id}@{revision}")
+    if not _is_id(repo_id, revision):
+        raise FormatError(f"{name:.200}: expected a Hub id such as org/name or org/name@revision")
 
     def fetch(patterns: Sequence[str]) -> Path:
-        folder = snapshot_download(repo_id, revision=revision, allow_patterns=list(patterns), library_name="pyelmo")
-        return Path(folder)
+        with _checked_answers(name):
+            folder = snapshot_download(
+                repo_id,
+                revision=revision,
+                allow_patterns=list(patterns),
+                library_name="pyelmo",
+                library_version=__version__,
+            )
+        return _check_folder(Path(folder), repo_id, Path(constants.HF_HUB_CACHE))
 
     try:
         # first only the config, so that another kind of model is rejected before gigabytes are downloaded
         _refuse_transformers(fetch([_CONFIG]), name)
         return fetch(PATTERNS)
+    except ElmoError:
+        raise
     except HFValidationError as error:
-        raise FormatError(f"{format_path(name)}: expected a Hub id such as org/name: {format_error(error)}") from error
+        raise FormatError(f"{name}: expected a Hub id such as org/name: {format_error(error)}") from error
     except GatedRepoError as error:
         raise FormatError(
             f"{name}: access to this model is restricted; request access on the Hub, then run `hf auth login`"
@@ -60,9 +92,97 @@ def download(repo_id: str, revision: str | None = None) -> Path:
             f"{name}: no such folder or archive, no such model in the Hub's cache, and it could not be "
             f"downloaded: {cause}; check the network, HF_HUB_OFFLINE and HF_ENDPOINT"
         ) from error
-    # huggingface_hub and its HTTP library raise these if a server disconnects or sends invalid data
-    except (HTTPError, OSError, ValueError, RuntimeError, KeyError, AssertionError) as error:
+    except Exception as error:  # of any type, if the server disconnects or sends other data than expected
         raise FormatError(f"{name}: the download from the Hub failed: {format_error(error)}; try again") from error
+
+
+@contextmanager
+def _checked_answers(name: str) -> Iterator[None]:
+    """Check all answers of the server that arrive in the ``with`` block, before they are used.
+
+    The HTTP client of ``huggingface_hub`` before version 1 has no hooks for this.
+    """
+    from huggingface_hub.utils import get_session
+
+    hooks = getattr(get_session(), "event_hooks", None)
+    if hooks is None:
+        yield
+        return
+
+    def check(response: Any) -> None:
+        if problem := _find_problem(response):
+            raise FormatError(f"{name}: the Hub sent an invalid answer: {problem}")
+
+    client = cast("Any", get_session())
+    client.event_hooks = {**hooks, "response": [*hooks["response"], check]}
+    try:
+        yield
+    finally:
+        hooks = client.event_hooks
+        client.event_hooks = {**hooks, "response": [hook for hook in hooks["response"] if hook is not check]}
+
+
+def _find_problem(response: Any) -> str | None:
+    """Describe what is wrong with an answer of the server (an ``httpx.Response``), or return None."""
+    for header in _TAG_HEADERS:
+        value = response.headers.get(header)
+        if value is not None and not _is_tag(value.removeprefix("W/").strip('"')):
+            return f"{header} {value!r:.80}"
+    is_api = "/api/" in response.url.path
+    if response.request.method == "HEAD" or not (is_api or response.status_code >= 400):
+        return None  # a file, which is written to disk
+    body = bytearray()
+    for part in response.iter_bytes():  # decompressed
+        body += part
+        if len(body) > MAX_ANSWER_BYTES:
+            return f"expected at most {MAX_ANSWER_BYTES} bytes, found more"
+    response._content = bytes(body)  # what ``response.read()`` stores
+    try:
+        return _find_bad_name(json.loads(body)) if is_api and response.status_code == 200 else None
+    except (ValueError, RecursionError):
+        return None  # huggingface_hub reports it
+
+
+def _find_bad_name(answer: Any) -> str | None:
+    """Describe the first commit, hash or file name of an answer that must not become part of a path."""
+    items = list(answer) if isinstance(answer, list) else [answer]
+    if isinstance(answer, dict):
+        commit, siblings = answer.get("sha", ""), answer.get("siblings")
+        if commit != "" and not (isinstance(commit, str) and _COMMIT.fullmatch(commit)):
+            return f"expected a commit, found {commit!r:.80}"
+        items += siblings if isinstance(siblings, list) else []
+    for item in items:
+        if not isinstance(item, dict):
+            return f"expected a JSON object for each file, found {item!r:.80}"
+        lfs = item.get("lfs")
+        for values in (item, lfs if isinstance(lfs, dict) else {}):
+            for key in _TAG_KEYS:
+                if (tag := values.get(key)) is not None and not (isinstance(tag, str) and _is_tag(tag)):
+                    return f"{key} {tag!r:.80}"
+            for key in _PATH_KEYS:
+                if (path := values.get(key)) is not None and not (isinstance(path, str) and _is_relative(path)):
+                    return f"file name {path!r:.80}"
+    return None
+
+
+def _is_tag(text: str) -> bool:
+    return text.isprintable() and text.isascii() and not set(text) & set("/\\:") and not text.startswith(".")
+
+
+def _is_relative(path: str) -> bool:
+    """Whether a path stays in its folder, on every system."""
+    return path.isprintable() and not set(path) & set("\\:") and not {"", ".", ".."} & set(path.split("/"))
+
+
+def _check_folder(folder: Path, repo_id: str, cache: Path) -> Path:
+    """Return the downloaded folder if it and its files are in the part of the cache that belongs to the model."""
+    model = cache.expanduser().resolve() / f"models--{repo_id.replace('/', '--')}"
+    if folder.resolve().parent != model / "snapshots" or not _COMMIT.fullmatch(folder.name):
+        raise FormatError(f"{format_path(repo_id)}: the download is outside the Hub's cache: {format_path(folder)}")
+    for path in folder.rglob("*"):
+        if not path.is_dir() or path.is_symlink():
+            find_member(folder, path.relative_to(folder).as_posix())  # raises an error if it is outside
+    return folder
 
 
 def _refuse_transformers(folder: Path, name: str) -> None:

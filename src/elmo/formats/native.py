@@ -9,8 +9,14 @@ r"""The native format of elmo: a folder of safetensors, JSON and text files, wit
 - ``softmax.safetensors``: ``weight`` (words, width) and ``bias`` (words), if there is an output layer.
 - ``warm.safetensors``: ``hidden`` (direction, layer, width) and ``cell`` (direction, layer, cell), if a warm
   state is stored.
+- ``similarity.json``: similarity statistics, if they are stored; see ``elmo.formats.similarity``.
 - ``SHA256SUMS``: the SHA-256 of each file above, for ``sha256sum -c``.
-- ``README.md``: the model card. Users edit it, so it is never read and has no checksum.
+
+If config.json has ``"dtype": "int8"``, the matrices of ``model.safetensors`` (except the character vectors) and of
+``softmax.safetensors`` are int8. The tensor ``NAME.scale`` has the scale of each row of ``NAME``, in float32; a weight
+is its int8 number times the scale of its row. All other tensors are float32. Such models have ``"format_version": 2``.
+
+``README.md`` is the model card. Users edit it, so it is never read and has no checksum.
 """
 
 from __future__ import annotations
@@ -21,22 +27,26 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from elmo import __version__
 from elmo.config import BiLmConfig, n_parameters, parameter_shapes
 from elmo.errors import ConfigError, FormatError, OutputError, StateError, raise_all
 from elmo.formats.pretrained import MixWeights, Pretrained, SoftmaxWeights, StoredSoftmax, WarmState, warm_shapes
+from elmo.formats.similarity import SimilarityStatistics, format_statistics, parse_statistics
 from elmo.storage import atomic, files, tensors
 from elmo.storage.atomic import atomic_file
 from elmo.text.ids import UnicodeAlphabet, Vocabulary
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 NAME = "elmo"
-VERSION = 1
+VERSION, INT8_VERSION = 1, 2  # version 2 has int8 weights; files in other types stay readable by older releases
 CONFIG, WEIGHTS, VOCAB, CHARACTERS = "config.json", "model.safetensors", "vocab.txt", "characters.json"
-SOFTMAX, WARM = "softmax.safetensors", "warm.safetensors"
+SOFTMAX, WARM, SIMILARITY = "softmax.safetensors", "warm.safetensors", "similarity.json"
 # config.json, which every model has, is last in SHA256SUMS, so that a truncated SHA256SUMS is detected
-ORDER = (WARM, VOCAB, SOFTMAX, WEIGHTS, CHARACTERS, CONFIG)
+ORDER = (SIMILARITY, WARM, VOCAB, SOFTMAX, WEIGHTS, CHARACTERS, CONFIG)
 
 logger = logging.getLogger(__name__)
 
@@ -59,15 +69,19 @@ def read(folder: Path, *, verify: bool = True, is_mapped: bool = True) -> Pretra
     """
     source = _VerifiedFolder(folder, verify=verify, is_mapped=is_mapped)
     values = source.config()
-    config, n_words = values.bilm, values.n_softmax_words
-    weights = source.tensors(WEIGHTS, parameter_shapes(config))
-    characters = softmax = warm = None
+    config, n_words, is_int8 = values.bilm, values.n_softmax_words, values.is_int8
+    shapes = parameter_shapes(config)
+    weights = source.tensors(WEIGHTS, shapes, int8=_int8_names(shapes) if is_int8 else ())
+    characters = softmax = warm = similarity = None
     if config.alphabet == "unicode" and config.chars:
         characters = _read_characters(source, config.chars.n_characters)
     if n_words is not None:
-        softmax = source.softmax(config, n_words)
+        softmax = source.softmax(config, n_words, is_int8=is_int8)
     if source.has(WARM):
         warm = WarmState(**source.tensors(WARM, warm_shapes(config)))
+    if source.has(SIMILARITY):
+        path = source.path(SIMILARITY)
+        similarity = parse_statistics(files.read_json(path), files.format_path(path))
     return Pretrained(
         config=config,
         weights=weights,
@@ -76,9 +90,15 @@ def read(folder: Path, *, verify: bool = True, is_mapped: bool = True) -> Pretra
         characters=characters,
         softmax=softmax,
         warm=warm,
+        similarity=similarity,
         mix=values.mix,
         metadata=values.metadata,
     )
+
+
+def _int8_names(shapes: Mapping[str, tuple[int, ...]]) -> tuple[str, ...]:
+    """Return the names of the tensors that are int8 in an int8 model: the matrices except the small character table."""
+    return tuple(name for name, shape in shapes.items() if len(shape) == 2 and not name.endswith(".char_embed.weight"))
 
 
 class _VerifiedFolder:
@@ -100,16 +120,19 @@ class _VerifiedFolder:
     def config(self) -> NativeConfig:
         return _parse_config(files.read_json(self.path(CONFIG)), files.format_path(self.folder / CONFIG))
 
-    def tensors(self, name: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
-        tensors.check(files.find_member(self.folder, name), shapes)
-        return tensors.read(self.path(name, None), shapes, is_mapped=self._is_mapped)
+    def tensors(
+        self, name: str, shapes: Mapping[str, tuple[int, ...]], *, int8: tuple[str, ...] = ()
+    ) -> dict[str, Any]:
+        tensors.check(files.find_member(self.folder, name), shapes, int8=int8)
+        return tensors.read(self.path(name, None), shapes, is_mapped=self._is_mapped, int8=int8)
 
-    def softmax(self, config: BiLmConfig, n_words: int) -> SoftmaxWeights:
+    def softmax(self, config: BiLmConfig, n_words: int, *, is_int8: bool) -> SoftmaxWeights:
         """Return the output layer; a mapped file is read, verified and converted to float32 on first use."""
         shapes = {"weight": (n_words, config.lstm.state_width), "bias": (n_words,)}
+        int8 = _int8_names(shapes) if is_int8 else ()
         if not self._is_mapped:
-            return SoftmaxWeights(**self.tensors(SOFTMAX, shapes))
-        stored = tensors.StoredTensors(files.find_member(self.folder, SOFTMAX), shapes)
+            return SoftmaxWeights(**self.tensors(SOFTMAX, shapes, int8=int8))
+        stored = tensors.StoredTensors(files.find_member(self.folder, SOFTMAX), shapes, int8=int8)
         sha256 = self._checksum(SOFTMAX)
 
         def read() -> SoftmaxWeights:
@@ -174,6 +197,7 @@ class NativeConfig:
     """The content of ``config.json``, with every type checked."""
 
     bilm: BiLmConfig
+    is_int8: bool
     vocabulary: dict[str, Any] | None  # the keyword arguments of _read_vocab; None: there is no vocab.txt
     n_softmax_words: int | None  # None: there is no softmax.safetensors
     mix: MixWeights | None
@@ -184,11 +208,14 @@ def _parse_config(values: Any, subject: str) -> NativeConfig:
     if not isinstance(values, dict) or values.get("format") != NAME:
         actual = values.get("format") if isinstance(values, dict) else values
         raise FormatError(f"{subject} must be a JSON object with format {NAME!r}; found {actual!r:.40}")
-    if values.get("format_version") != VERSION:
+    version, is_int8 = values.get("format_version"), values.get("dtype") == "int8"
+    if version not in (VERSION, INT8_VERSION):
         raise FormatError(
-            f"{subject}: format_version must be {VERSION}; found {values.get('format_version')!r:.40}; update pyelmo"
+            f"{subject}: format_version must be {VERSION} or {INT8_VERSION}; found {version!r:.40}; update pyelmo"
         )
     problems = _section_problems(values)
+    if is_int8 != (version == INT8_VERSION):
+        problems.append(f"dtype must be int8 in format_version {INT8_VERSION} only; found {values.get('dtype')!r:.40}")
     try:
         bilm = BiLmConfig.from_json(values.get("config", {}))
     except ConfigError as error:
@@ -199,6 +226,7 @@ def _parse_config(values: Any, subject: str) -> NativeConfig:
     softmax, mix = values.get("softmax"), values.get("mix")
     return NativeConfig(
         bilm,
+        is_int8=is_int8,
         vocabulary=values.get("vocabulary"),
         n_softmax_words=None if softmax is None else softmax["n_words"],
         mix=None if mix is None else MixWeights(tuple(mix["weights"]), mix["gamma"]),
@@ -247,7 +275,7 @@ def _format_config(model: Pretrained, *, dtype: str, is_escaped: bool) -> str:
         metadata.setdefault("converted_from", model.format)
     values = {
         "format": NAME,
-        "format_version": VERSION,
+        "format_version": INT8_VERSION if dtype == "int8" else VERSION,
         "library_version": __version__,
         "dtype": dtype,
         "config": model.config.to_json(),
@@ -286,9 +314,10 @@ def write(model: Pretrained, folder: Path, *, dtype: tensors.Dtype = "float32") 
     Args:
         model: The model.
         folder: The folder to create.
-        dtype: Precision of the stored weights and softmax; they are converted back to float32 when they are read.
+        dtype: Precision of the stored weights and softmax; they are converted back to float32 when they are read. With
+            ``"int8"``, each row of a matrix has a scale, and all other weights are float32.
     """
-    tensors.torch_dtype(dtype)  # reject an unknown name before anything is written
+    tensors.check_dtype(dtype)  # reject an unknown name before anything is written
     texts, is_escaped = dict[str, str](), False
     if model.vocab is not None:
         if len(model.vocab) > files.MAX_LINES:  # the limits here and below are those of the reader
@@ -297,6 +326,8 @@ def write(model: Pretrained, folder: Path, *, dtype: tensors.Dtype = "float32") 
     texts[CONFIG] = _format_config(model, dtype=dtype, is_escaped=is_escaped)
     if model.characters is not None:
         texts[CHARACTERS] = json.dumps(dict(model.characters), indent=0) + "\n"
+    if model.similarity is not None:
+        texts[SIMILARITY] = format_statistics(model.similarity)
     contents = {name: text.encode() for name, text in texts.items()}
     for name, content in contents.items():
         limit = files.LINES_LIMIT if name == VOCAB else files.JSON_LIMIT
@@ -305,15 +336,31 @@ def write(model: Pretrained, folder: Path, *, dtype: tensors.Dtype = "float32") 
     with atomic.atomic_folder(folder) as new:
         for name, content in contents.items():
             (new / name).write_bytes(content)
-        tensors.write(model.weights, new / WEIGHTS, dtype=dtype)
+        _write_weights(model.weights, new / WEIGHTS, dtype)
         if model.softmax:
-            softmax = {"weight": model.softmax.weight, "bias": model.softmax.bias}
-            tensors.write(softmax, new / SOFTMAX, dtype=dtype)
+            _write_weights({"weight": model.softmax.weight, "bias": model.softmax.bias}, new / SOFTMAX, dtype)
         if model.warm:
             (new / WARM).write_bytes(tensors.to_bytes(vars(model.warm)))
         sums = {name: files.compute_sha256(new / name) for name in ORDER if (new / name).exists()}
         (new / files.CHECKSUMS_NAME).write_text(files.format_checksums(sums, ORDER), encoding="ascii", newline="\n")
         (new / "README.md").write_text(_model_card(model, dtype=dtype), encoding="utf-8", newline="\n")
+
+
+def _write_weights(weights: Mapping[str, Tensor], path: Path, dtype: tensors.Dtype) -> None:
+    int8 = _int8_names({name: tuple(weight.shape) for name, weight in weights.items()})
+    tensors.write(weights, path, dtype=dtype, int8=int8)
+
+
+def choose_copy(model: Path, out: Path | None, *, suffix: str) -> Path | None:
+    """Return the folder for a copy of a model to which a part is added; None if the part is added to the model itself.
+
+    Other formats cannot store warm states and statistics, so their models are copied to NAME-SUFFIX by default.
+    """
+    if out is None and not can_read(model):
+        out = Path(f"{model.name.split('.')[0] or 'model'}-{suffix}")
+    if out is not None and out.exists():
+        raise OutputError(f"cannot write {out}: it already exists; choose a new folder")
+    return out
 
 
 def add_warm(folder: Path, warm: WarmState) -> None:
@@ -325,12 +372,22 @@ def add_warm(folder: Path, warm: WarmState) -> None:
     """
     source = _VerifiedFolder(folder, verify=True, is_mapped=False)
     raise_all(warm.problems(source.config().bilm), subject="warm state", kind=StateError)
-    sums = source.sums
-    if sums is not None and sums.pop(WARM, None):
+    _add_file(source, WARM, tensors.to_bytes(vars(warm)))
+
+
+def add_similarity(folder: Path, similarity: SimilarityStatistics) -> None:
+    """Store similarity statistics in the folder of a model, replacing existing ones, as safely as ``add_warm``."""
+    source = _VerifiedFolder(folder, verify=True, is_mapped=False)
+    _add_file(source, SIMILARITY, format_statistics(similarity).encode())
+
+
+def _add_file(source: _VerifiedFolder, name: str, content: bytes) -> None:
+    folder, sums = source.folder, source.sums
+    if sums is not None and sums.pop(name, None):
         _replace(folder / files.CHECKSUMS_NAME, files.format_checksums(sums, ORDER).encode())
-    _replace(folder / WARM, tensors.to_bytes(vars(warm)))
+    _replace(folder / name, content)
     if sums is not None:
-        sums[WARM] = files.compute_sha256(folder / WARM)
+        sums[name] = files.compute_sha256(folder / name)
         _replace(folder / files.CHECKSUMS_NAME, files.format_checksums(sums, ORDER).encode())
 
 
@@ -383,7 +440,7 @@ def _model_card(model: Pretrained, *, dtype: str) -> str:
         ("LSTM cells", f"{lstm.cell_width} in each direction"),
         ("Vocabulary", "none" if model.vocab is None else f"{len(model.vocab):,} words"),
         ("Output layer (softmax)", "yes" if model.softmax else "no"),
-        ("Precision", dtype),
+        ("Precision", "int8, with a scale for each row" if dtype == "int8" else dtype),
     ]
     origin = model.metadata.get("converted_from", model.format)
     if origin != NAME:

@@ -24,7 +24,7 @@ import numpy as np
 
 from elmo import __version__
 from elmo.config import BiLmConfig, CharCnnConfig, LstmConfig
-from elmo.errors import ConfigError, MissingExtraError, OutputError
+from elmo.errors import ConfigError, OutputError, importing_extra
 from elmo.formats import native
 from elmo.formats.pretrained import Pretrained, SoftmaxWeights, fingerprint
 from elmo.storage import atomic, files
@@ -43,6 +43,8 @@ NETWORK, SOFTMAX, DESCRIPTION = "model.onnx", "softmax.onnx", "model.json"
 MAX_WEIGHT_BYTES = 2_000_000_000  # per file: a protobuf message is limited to 2 GiB
 
 OnnxDtype = Literal["float32", "float16"]
+_DTYPES = ("int8", "float16", "float32")  # of stored matrices, the smallest first
+_MIN_INT8_COLUMNS = 8  # below, the scales need more space than float16
 _FLOAT, _INT32, _INT64 = 1, 6, 7  # as in onnx.TensorProto
 
 
@@ -57,11 +59,12 @@ class OnnxValue:
 
 @dataclass(frozen=True)
 class OnnxGraph:
-    """A graph with its inputs and outputs; ``content`` is the content of the file."""
+    """A graph with its inputs and outputs; ``content`` is the content of the file, ``dtypes`` the types of matrices."""
 
     inputs: tuple[OnnxValue, ...]
     outputs: tuple[OnnxValue, ...]
     content: bytes
+    dtypes: frozenset[str]
 
 
 def write(model: Pretrained, folder: Path, *, dtype: Dtype | None = None) -> None:
@@ -70,18 +73,15 @@ def write(model: Pretrained, folder: Path, *, dtype: Dtype | None = None) -> Non
     Args:
         model: The model.
         folder: The folder to create.
-        dtype: Precision of the stored weights, float32 or float16; the graphs convert them to float32. Default:
-            float16 if it represents all weights exactly, else float32.
+        dtype: Precision of the stored weights, float32 or float16; the graphs convert them to float32. Default: the
+            smallest type that represents a matrix exactly: int8 with a scale for each row, float16 or float32.
     """
     if dtype not in (None, "float32", "float16"):
         raise ConfigError(f"dtype must be float32 or float16 for ONNX; found {dtype!r:.40}")
-    try:
+    with importing_extra("ONNX export", extra="onnx"):
         import onnx  # noqa: F401  before the folder is created
-    except ImportError as error:
-        raise MissingExtraError("ONNX export", extra="onnx") from error
-    dtype = dtype or ("float16" if _fits_float16(model) else "float32")
     alphabet, vocab = model.indexer().alphabet, model.vocab
-    is_escaped, sizes, graphs = False, dict[str, int](), dict[str, Any]()
+    is_escaped, sizes, graphs, dtypes = False, dict[str, int](), dict[str, Any](), set[str]()
     with atomic.atomic_folder(folder) as new:
 
         def write_file(name: str, content: bytes) -> None:
@@ -90,6 +90,7 @@ def write(model: Pretrained, folder: Path, *, dtype: Dtype | None = None) -> Non
 
         def write_graph(name: str, graph: OnnxGraph) -> None:
             write_file(name, graph.content)
+            dtypes.update(graph.dtypes)
             graphs[name] = {"inputs": list(map(asdict, graph.inputs)), "outputs": list(map(asdict, graph.outputs))}
 
         write_graph(NETWORK, build_network(model, dtype=dtype))
@@ -107,7 +108,7 @@ def write(model: Pretrained, folder: Path, *, dtype: Dtype | None = None) -> Non
             "library_version": __version__,
             "fingerprint": fingerprint(model),
             "opset": OPSET,
-            "dtype": dtype,
+            "dtype": max(dtypes, key=_DTYPES.index),
             "config": model.config.to_json(),
             "tokenizer": str(model.metadata.get("tokenizer", "en")),
             "directions": _trained_directions(model.metadata),
@@ -140,12 +141,46 @@ def _describe_alphabet(alphabet: Alphabet, config: BiLmConfig) -> dict[str, Any]
     }
 
 
-def _fits_float16(model: Pretrained) -> bool:
-    """Return whether float16 represents all matrices exactly; vectors are stored as float32 in any case."""
-    matrices = [weight for weight in model.weights.values() if weight.dim() > 1]
-    if model.softmax is not None:
-        matrices.append(model.softmax.weight)
-    return all(bool((weight.half().float() == weight.float()).all()) for weight in matrices)
+def split_scales(array: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]] | None:
+    """Find int8 numbers and a scale for each row whose product in float32 is exactly ``array``.
+
+    Weights that were stored as int8 have such scales, and models do not say how they were stored. The largest number of
+    a row is usually 127, so the scale is about the largest value divided by 127.
+
+    Args:
+        array: A matrix, or rows of more axes.
+
+    Returns:
+        The numbers in the shape of ``array`` and the scales (row,); None if there are none.
+    """
+    rows = array.reshape(len(array), -1)
+    if rows.shape[1] < _MIN_INT8_COLUMNS or not np.isfinite(rows).all():
+        return None
+    sample = rows[:: max(1, len(rows) // 16)][:16]
+    if (_find_scales(sample) < 0).any():
+        return None
+    scales = np.concatenate([_find_scales(chunk) for chunk in np.array_split(rows, max(1, rows.size >> 22))])
+    if (scales < 0).any():
+        return None
+    numbers = np.rint(rows / np.where(scales, scales, 1)[:, None]).astype(np.int8)
+    return numbers.reshape(array.shape), scales
+
+
+def _find_scales(rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the scale of each row (row, column), 0 for a row of zeros; -1 if a row has none."""
+    highest = np.abs(rows).max(axis=1)
+    scales = np.where(highest > 0, np.float32(-1), np.float32(0))
+    for largest in (127, 128, *range(126, 0, -1)):
+        missing = np.flatnonzero(scales < 0)
+        if not len(missing):
+            break
+        guess = (highest[missing] / np.float64(largest)).astype(np.float32)
+        for scale in (guess, np.nextafter(guess, np.float32(np.inf)), np.nextafter(guess, np.float32(0))):
+            divisor = np.where(scale > 0, scale, np.float32(1))[:, None]
+            numbers = np.clip(np.rint(rows[missing] / divisor), -128, 127)
+            is_exact = (numbers * scale[:, None] == rows[missing]).all(axis=1)
+            scales[missing[is_exact]] = scale[is_exact]
+    return scales
 
 
 # --- building graphs -----------------------------------------------------------------------------
@@ -157,8 +192,9 @@ class GraphBuilder:
     Every method that adds something returns the name of a value, which is the input of later nodes.
     """
 
-    def __init__(self, *, prefix: str = "", dtype: OnnxDtype = "float32") -> None:
+    def __init__(self, *, prefix: str = "", dtype: OnnxDtype | None = None) -> None:
         self._prefix, self._dtype = prefix, dtype
+        self._dtypes: set[str] = set()
         self._nodes: list[NodeProto] = []
         self._weights: dict[str, TensorProto] = {}
         self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
@@ -185,15 +221,37 @@ class GraphBuilder:
             self._constants[key] = self._store(f"{self._prefix}constant_{len(self._constants)}", array)
         return self._constants[key]
 
-    def weight(self, name: str, array: NDArray[np.float32]) -> str:
-        """Add a weight; matrices are stored in the precision of the file, and a node converts them to float32."""
-        if array.ndim == 1 or self._dtype == "float32":
+    def weight(self, name: str, array: NDArray[np.float32], *, is_transposed: bool = False) -> str:
+        """Add a weight; a matrix is stored in a small type if possible, and nodes convert it to float32.
+
+        ``Cast`` and ``Mul`` give the same numbers as ``DequantizeLinear``. ONNX Runtime computes them once, when it
+        loads the file, and ``DequantizeLinear`` in every call.
+
+        Args:
+            name: Name of the value.
+            array: The weight.
+            is_transposed: Whether the value is the transposed matrix.
+        """
+        if array.ndim == 1:
             return self._store(name, array)
+        if self._dtype is None and (split := split_scales(array)):
+            self._dtypes.add("int8")
+            numbers, scales = split
+            columns = scales.reshape(-1, *[1] * (array.ndim - 1))
+            if is_transposed:
+                numbers, columns = numbers.T, columns.T
+            rounded = self.node("Cast", self._store(f"{name}.int8", numbers), to=_FLOAT)
+            return self.node("Mul", rounded, self._store(f"{name}.scale", columns), name=name)
         with np.errstate(over="ignore"):
             half = array.astype(np.float16)
+        is_half = bool((half == array).all()) if self._dtype is None else self._dtype == "float16"
+        self._dtypes.add("float16" if is_half else "float32")
+        if not is_half:
+            return self._store(name, array.T if is_transposed else array)
         if not np.isfinite(half).all():
             raise OutputError(f"cannot store the weights as float16: {name} has values out of range; use float32")
-        return self.node("Cast", self._store(f"{name}.float16", half), name=name, to=_FLOAT)
+        stored = self._store(f"{name}.float16", half.T if is_transposed else half)
+        return self.node("Cast", stored, name=name, to=_FLOAT)
 
     def _store(self, name: str, array: NDArray[Any]) -> str:
         from onnx import numpy_helper
@@ -232,7 +290,8 @@ class GraphBuilder:
             producer_name="pyelmo",
             producer_version=__version__,
         )
-        return OnnxGraph(tuple(inputs), tuple(outputs), proto.SerializeToString(deterministic=True))
+        content = proto.SerializeToString(deterministic=True)
+        return OnnxGraph(tuple(inputs), tuple(outputs), content, frozenset(self._dtypes))
 
 
 # --- the network ---------------------------------------------------------------------------------
@@ -250,7 +309,7 @@ class _Sentences:
     n_positions: str  # (batch,)
 
 
-def build_network(model: Pretrained, *, dtype: OnnxDtype = "float32") -> OnnxGraph:
+def build_network(model: Pretrained, *, dtype: OnnxDtype | None = None) -> OnnxGraph:
     """Build the graph of the network, which computes the same as ``BiLm.forward`` with a zero start state.
 
     Tensors are time-major inside the graph. The padding of a row comes last in both directions, so it cannot affect the
@@ -417,11 +476,12 @@ def _build_lstms(graph: GraphBuilder, model: Pretrained, name: str, tokens: str)
             _order_gates(model.weights[f"{at}.{part}"]) for part in ("input_weight", "state_weight", "bias")
         )
         bias[lstm.cell_width : 2 * lstm.cell_width] += np.float32(lstm.forget_bias)
-        product = graph.node("MatMul", x, graph.weight(f"{at}.input_weight", input_weight.T))
+        product = graph.node("MatMul", x, graph.weight(f"{at}.input_weight", input_weight, is_transposed=True))
         gates = graph.node("Add", product, graph.weight(f"{at}.bias", bias))  # (position, batch, 4 · cell)
-        state_name, projection = graph.weight(f"{at}.state_weight", state_weight.T), None
+        state_name, projection = graph.weight(f"{at}.state_weight", state_weight, is_transposed=True), None
         if lstm.has_projection:
-            projection = graph.weight(f"{at}.projection", _to_array(model.weights[f"{at}.projection"]).T)
+            matrix = _to_array(model.weights[f"{at}.projection"])
+            projection = graph.weight(f"{at}.projection", matrix, is_transposed=True)
         body = _build_lstm_step(lstm, prefix=f"{at}.", state_weight=state_name, projection=projection)
         *_, states = graph.nodes("Scan", *start, gates, names=(None, None, None), body=body, num_scan_inputs=1)
         x = graph.node("Add", states, x) if lstm.has_skip and k > 0 else states
@@ -470,7 +530,7 @@ def _build_lstm_step(lstm: LstmConfig, *, prefix: str, state_weight: str, projec
 # --- the output layer ----------------------------------------------------------------------------
 
 
-def build_softmax(softmax: SoftmaxWeights, *, dtype: OnnxDtype = "float32") -> OnnxGraph:
+def build_softmax(softmax: SoftmaxWeights, *, dtype: OnnxDtype | None = None) -> OnnxGraph:
     """Build the graph of the output layer: log-probabilities of all words, and the weights as another output."""
     graph, (n_words, width) = GraphBuilder(dtype=dtype), softmax.weight.shape
     weight, bias = graph.weight("weight", _to_array(softmax.weight)), graph.weight("bias", _to_array(softmax.bias))

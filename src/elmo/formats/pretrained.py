@@ -21,7 +21,8 @@ from elmo.config import BiLmConfig, n_parameters, parameter_shapes
 from elmo.errors import ConfigError, FormatError, raise_all
 from elmo.formats import archive, hub
 from elmo.formats.archive import is_model_file
-from elmo.storage.files import format_error, format_path, list_names
+from elmo.formats.similarity import SimilarityStatistics
+from elmo.storage.files import format_error, format_path, list_names, show_as
 from elmo.storage.tensors import Dtype, FiniteTensors
 from elmo.text.ids import ByteAlphabet, SimplifiedAlphabet, TokenIndexer, UnicodeAlphabet, Vocabulary
 
@@ -148,6 +149,7 @@ class Pretrained:
         characters: Ids of the characters of a Unicode alphabet.
         softmax: The output layer.
         warm: The warm state.
+        similarity: How similar random usages of the same word are.
         mix: A published layer mix.
         metadata: JSON values; ``"tokenizer"`` names the tokenizer of the training text.
     """
@@ -159,6 +161,7 @@ class Pretrained:
     characters: Mapping[str, int] | None = None
     softmax: SoftmaxWeights | None = None
     warm: WarmState | None = None
+    similarity: SimilarityStatistics | None = None
     mix: MixWeights | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
@@ -353,7 +356,8 @@ def convert(
         out: The folder to create.
         to: Output format: ``native`` is elmo's own (with checksums and a model card); ``hdf5`` is for AllenNLP,
             bilm-tf and simple_elmo; ``onnx`` is for ONNX Runtime, for example in a browser.
-        dtype: Precision of the weights in the file; hdf5 supports float32 only, and onnx float32 and float16.
+        dtype: Precision of the weights in the file; int8 has a scale for each row of a matrix and takes a quarter of
+            the space of float32; hdf5 supports float32 only, and onnx float32 and float16.
             Default: float32; for onnx, float16 if no weight changes.
     """
     from elmo.formats import bilm_hdf5, native, onnx
@@ -455,11 +459,8 @@ def _model_folder(source: str | Path | None) -> Iterator[tuple[Path, bool]]:
     elif is_file and is_model_file(path.name):  # a file of a model stands for its folder
         yield path.parent, False
     elif is_file and archive.is_archive(path):
-        with archive.unpacked(path) as root:
-            try:
-                yield _find_model(root, path), True
-            except FormatError as error:  # show the archive's path, not that of the temporary folder
-                raise type(error)(str(error).replace(str(root), format_path(path))) from error
+        with archive.unpacked(path) as root, show_as(root, path):
+            yield _find_model(root, path), True
     elif is_file:
         raise FormatError(f"{format_path(path)}: expected the folder or archive of a model, found another file")
     elif isinstance(source, str) and (repo := hub.split_id(source)) and not _looks_like_path(path):

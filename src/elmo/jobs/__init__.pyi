@@ -5,5 +5,17 @@ from .plan import Progress as Progress
 from .plan import plan_corpus as plan_corpus
 from .reader import read_embeddings as read_embeddings
 from .run import embed_corpus as embed_corpus
+from .tables import TableJob as TableJob
+from .tables import embed_table as embed_table
 
-__all__ = ["EmbedJob", "JobPlan", "JobSummary", "Progress", "embed_corpus", "plan_corpus", "read_embeddings"]
+__all__ = [
+    "EmbedJob",
+    "JobPlan",
+    "JobSummary",
+    "Progress",
+    "TableJob",
+    "embed_corpus",
+    "embed_table",
+    "plan_corpus",
+    "read_embeddings",
+]

@@ -17,7 +17,7 @@ from typing import Any
 
 from elmo.errors import DataError, ElmoError, OutputError
 from elmo.jobs.writers import HDF5_SUFFIXES, SUFFIXES
-from elmo.storage.atomic import atomic_file, cannot_write, temporary_name
+from elmo.storage.atomic import atomic_file, cannot_write, check_own, temporary_name
 from elmo.storage.files import format_path, list_names, read_json
 
 VERSION = 1
@@ -60,6 +60,8 @@ class OutputFiles:
             if self.out.is_dir():
                 raise OutputError(f"{format_path(self.out)}: the output must be a file; found a folder")
             self.folder.mkdir(parents=True, exist_ok=True)
+            if self.is_assembled:
+                check_own(self.shard_folder)
         except (OSError, ValueError) as error:
             raise cannot_write(self.out, error) from error
 

@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-import numpy as np
-
 from elmo.config import BiLmConfig, n_parameters
 from elmo.embed.encoding import Encoding
 from elmo.engine.batches import split_batches
-from elmo.errors import ConfigError, OutputError
+from elmo.errors import ConfigError, NotFiniteError, OutputError
 from elmo.jobs.groups import split_groups
 from elmo.jobs.manifest import OutputFiles
 from elmo.jobs.shard import Layout
@@ -253,16 +251,24 @@ def plan_corpus(job: EmbedJob, model: Elmo | BiLmConfig, *, tokenizer: Tokenizer
 
 def encode_sentences(sentences: Sequence[Sentence], job: EmbedJob, elmo: Elmo) -> list[Encoding]:
     """Encode sentences with the options of a job; raise ``OutputError`` if a value does not fit its dtype."""
-    encodings = elmo.encode(
-        [sentence.tokens for sentence in sentences],
-        layers=cast("Any", job.layers),
-        start=job.start,
-        batch_size=job.batch_size,
-        dtype=job.dtype,
-    )
-    for sentence, encoding in zip(sentences, encodings, strict=True):
-        if not np.isfinite(np.asarray(encoding.vectors)).all():
-            raise OutputError(
-                f"{sentence.place}: cannot store the vectors as {job.dtype}: a value overflows; use float32"
-            )
-    return encodings
+
+    def encode(some: Sequence[Sentence]) -> list[Encoding]:
+        return elmo.encode(
+            [sentence.tokens for sentence in some],
+            layers=cast("Any", job.layers),
+            start=job.start,
+            batch_size=job.batch_size,
+            dtype=job.dtype,
+            overflow="error",
+        )
+
+    try:
+        return encode(sentences)
+    except NotFiniteError:
+        for sentence in sentences:  # find the first one
+            try:
+                encode([sentence])
+            except NotFiniteError as error:
+                problem = f"cannot store the vectors as {job.dtype}: {error}"
+                raise OutputError(f"{sentence.place}: {problem}") from error
+        raise

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from elmo.embed.encoding import Encoding
-from elmo.errors import ChecksumError, DataError, MissingExtraError
+from elmo.errors import ChecksumError, DataError, importing_extra
 from elmo.jobs.manifest import OutputFiles, read_manifest
 from elmo.jobs.shard import Shard
 from elmo.jobs.writers import HDF5_SUFFIXES, SENTENCES, SUFFIXES
@@ -144,10 +144,8 @@ def _read_npy(member: Any, size: int) -> np.ndarray[Any, Any]:
 
 
 def _read_parquet(path: Path) -> tuple[dict[str, Any], Any]:
-    try:
+    with importing_extra("Parquet", extra="parquet"):
         from pyarrow import parquet
-    except ImportError as error:
-        raise MissingExtraError("Parquet", extra="parquet") from error
     with open_regular(path) as file:
         table = parquet.read_table(file)
     description = json.loads((table.schema.metadata or {})[DESCRIPTION.encode()])
@@ -157,6 +155,8 @@ def _read_parquet(path: Path) -> tuple[dict[str, Any], Any]:
         for text, raw in zip(table["token"].to_pylist(), table["token_bytes"].to_pylist(), strict=True)
     ]
     column = table["vector"].combine_chunks()
+    if not hasattr(column, "values"):  # a list has values; another type was written by another program, or is damaged
+        raise ValueError(f"the column vector must have lists of numbers; found {column.type}")
     # from (time, layer · width) in Parquet; a shard is (layer, time, width)
     vectors = column.flatten().to_numpy(zero_copy_only=False).reshape(table.num_rows, n_layers or 1, width)
     offsets = [table[name].fill_null(-1).to_numpy() for name in ("begin", "end")]

@@ -36,7 +36,7 @@ from elmo.jobs.manifest import OutputFiles, ShardRecord
 from elmo.jobs.plan import EmbedJob, encode_sentences
 from elmo.jobs.shard import Layout, Shard, Vectors
 from elmo.jobs.writers import WRITERS
-from elmo.storage.atomic import atomic_file, cannot_write
+from elmo.storage.atomic import atomic_file, cannot_write, make_folder
 from elmo.storage.files import compute_sha256, format_path
 from elmo.text.reader import Sentence
 
@@ -84,10 +84,10 @@ class ShardMaker:
     def write(self, group: Group, vectors: Vectors) -> ShardRecord:
         """Write the shard of a group atomically and return its record."""
         path = self.files.shard(group.index, is_only=group.is_last and group.index == 0)
-        with atomic_file(path) as temporary:
-            path.parent.mkdir(exist_ok=True)
-            with temporary.open("xb") as file:
-                self._write_shard(group, vectors, file)
+        if self.files.is_assembled:
+            make_folder(path.parent)
+        with atomic_file(path) as temporary, temporary.open("xb") as file:
+            self._write_shard(group, vectors, file)
         self._spare = cast("NDArray[np.uint8]", vectors.base)
         return ShardRecord(
             file=path.name,

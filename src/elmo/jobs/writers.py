@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 
 from elmo.embed.encoding import Encoding
-from elmo.errors import MissingExtraError
+from elmo.errors import importing_extra
 from elmo.formats.containers.hdf5 import FailSafeFile, create_hdf5
 from elmo.jobs.shard import Shard
 from elmo.storage.tensors import DESCRIPTION, write_arrays
@@ -164,11 +164,9 @@ def _write_datasets(file: h5py.File, shards: Iterable[Shard], errors: FailSafeFi
 
 
 def _import_pyarrow() -> tuple[Any, Any]:
-    try:
+    with importing_extra("Parquet", extra="parquet"):
         import pyarrow
         import pyarrow.parquet
-    except ImportError as error:
-        raise MissingExtraError("Parquet", extra="parquet") from error
     return pyarrow, pyarrow.parquet
 
 

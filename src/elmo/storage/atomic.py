@@ -1,6 +1,11 @@
 """Check outputs before the work starts, write files and folders atomically, and hold locks.
 
 A reader never sees a half-written output: data is written to a temporary name, synced to disk and renamed.
+
+The folder that the user names may be a link. Below it, and for names that are derived from it (``OUT.training``,
+``OUT.parts``, locks, logs), links are never followed, and files of other users are never changed: somebody else may
+have put them there, and their targets are not outputs. ``atomic_file``, ``atomic_folder``, ``hold_lock``,
+``make_folder`` and ``open_for_append`` are the only ways to write.
 """
 
 from __future__ import annotations
@@ -10,9 +15,12 @@ import os
 import re
 import secrets
 import shutil
+import stat
+import time
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from elmo.errors import OutputError
 from elmo.storage.files import RUST_ERROR, format_error, format_path, list_names
@@ -59,16 +67,69 @@ def make_parents(path: Path) -> None:
         raise cannot_write(path, error) from error
 
 
+def make_folder(folder: Path) -> None:
+    """Create a folder that belongs to an output, and its parents; an existing one must not be a link or another user's.
+
+    Use it for folders whose names the user has not chosen.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        check_own(folder)
+        if not folder.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+    except (OSError, ValueError) as error:
+        raise cannot_write(folder, error) from error
+
+
+def check_own(path: Path) -> None:
+    """Raise ``OutputError`` if a path is a link, or belongs neither to the user nor to the owner of its folder."""
+    try:
+        status = path.lstat()
+    except FileNotFoundError:
+        return
+    if stat.S_ISLNK(status.st_mode):
+        raise OutputError(f"cannot write {format_path(path)}: it is a link; remove it, or choose another output")
+    _check_owner(path, status)
+
+
+def _check_owner(path: Path, status: os.stat_result) -> None:
+    if os.name == "nt" or status.st_uid in (os.geteuid(), path.parent.stat().st_uid):
+        return
+    raise OutputError(f"cannot write {format_path(path)}: it belongs to another user; choose another output")
+
+
+def open_for_append(path: Path) -> BinaryIO:
+    """Open a file of an output to add bytes at its end; create it if it does not exist."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+    check_own(path)
+    descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0), 0o666)
+    try:
+        status = os.fstat(descriptor)
+        _check_owner(path, status)
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:  # with two names, it is also another file
+            kind = "has a second name (a hard link)" if stat.S_ISREG(status.st_mode) else "is not a regular file"
+            raise OutputError(f"cannot write {format_path(path)}: it {kind}; remove it, or choose another output")
+        return os.fdopen(descriptor, "ab+")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
     """Yield a temporary path to write to; at the end, that file replaces ``path``, or is removed after an error.
 
-    The temporary name is fixed, so processes that may write the same output must use ``hold_lock``.
+    The temporary name is fixed, so processes that may write the same output must use ``hold_lock``. The file gets the
+    permissions of a new file, also if a library restricts them.
     """
     temporary = path.with_name(temporary_name(path.name))
     try:
         temporary.unlink(missing_ok=True)
+        mode = _probe_mode(temporary)
+        if path.exists() and not path.is_symlink():  # a link is replaced, its target stays
+            check_own(path)
         yield temporary
+        _check_written(temporary, mode)
         sync(temporary)
         temporary.replace(path)
         sync(path.parent)
@@ -77,6 +138,27 @@ def atomic_file(path: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def _probe_mode(temporary: Path) -> int:
+    """Return the permissions of a new file in this folder, without leaving one there."""
+    if not temporary.parent.is_dir():
+        return 0  # a writer creates the folder
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), 0o666)
+    try:
+        return stat.S_IMODE(os.fstat(descriptor).st_mode)
+    finally:
+        os.close(descriptor)
+        temporary.unlink(missing_ok=True)
+
+
+def _check_written(file: Path, mode: int) -> None:
+    """Check that a written file is not a link, and give it these permissions unless they are 0."""
+    status = file.lstat()
+    if not stat.S_ISREG(status.st_mode):
+        raise OutputError(f"cannot write {format_path(file)}: another process has replaced it")
+    if mode and os.name != "nt" and stat.S_IMODE(status.st_mode) != mode:
+        file.chmod(mode)
 
 
 def temporary_name(name: str) -> str:
@@ -101,8 +183,11 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
         raise OutputError(f"cannot create the folder {format_path(folder)}: {format_error(error)}") from error
     lock = _lock_folder(temporary)
     try:
+        mode = temporary.stat().st_mode & 0o666
         yield temporary
         for path in (*temporary.rglob("*"), temporary):
+            if not path.is_dir():
+                _check_written(path, mode)
             sync(path)
         temporary.rename(folder)
         sync(folder.parent)
@@ -121,6 +206,53 @@ def _remove_abandoned(parent: Path, prefix: str) -> None:
             lock = _lock_folder(parent / name)
             if lock is not None:
                 shutil.rmtree(parent / name, ignore_errors=True)
+                os.close(lock)
+
+
+_STALE_SECONDS = 60  # a younger folder may not be locked yet
+
+
+@contextmanager
+def temporary_folder(prefix: str, *, subject: str) -> Iterator[Path]:
+    """Yield a new folder in the folder for temporary files; it is removed at the end.
+
+    A killed process cannot remove its folder. The next process of the same user that needs one does: a process holds a
+    lock on its folder while it lives.
+
+    Args:
+        prefix: Start of the name; all folders with this prefix belong to this function.
+        subject: What the folder is for, for messages.
+    """
+    import tempfile
+
+    try:
+        parent = Path(tempfile.gettempdir())
+        _remove_stale(parent, prefix)
+        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+    except OSError as error:
+        raise OutputError(f"cannot {subject}: cannot create a temporary folder: {format_error(error)}") from error
+    lock = _lock_folder(folder)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
+
+
+def _remove_stale(parent: Path, prefix: str) -> None:
+    """Remove the temporary folders that killed processes of this user have left."""
+    if os.name == "nt":
+        return  # folders cannot be locked there
+    for name in list_names(parent):
+        if not name.startswith(prefix):
+            continue
+        folder = parent / name
+        with suppress(OSError):
+            status = folder.lstat()
+            is_stale = time.time() - status.st_mtime > _STALE_SECONDS
+            if is_stale and status.st_uid == os.geteuid() and (lock := _lock_folder(folder)) is not None:
+                shutil.rmtree(folder, ignore_errors=True)
                 os.close(lock)
 
 
@@ -169,7 +301,9 @@ def hold_lock(path: Path, *, subject: Path) -> Iterator[int]:
 def _open_locked(path: Path, subject: Path) -> int:
     while True:
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o644)
+            check_own(path)
+            flags = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | flags, 0o644)
         except OSError as error:
             raise cannot_write(subject, error) from error
         try:

@@ -14,7 +14,9 @@ import math
 import os
 import re
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
@@ -25,13 +27,30 @@ LINES_LIMIT = 1 << 25  # bytes; Python needs up to four times as much memory, if
 MAX_DEPTH = 64  # levels of nested JSON values; Python can parse deeper values than it can print
 MAX_LINES = 1 << 20  # Python needs about 200 bytes per word and id; published vocabularies have up to 0.8 million words
 _MIN_SPARSE_SIZE = 1 << 26  # bytes; smaller files may be sparse
+_SHARED_BLOB = re.compile(r"[0-9a-f]{2}/[0-9a-f]{64}")  # in the part of the Hugging Face cache that models share
 RUST_ERROR = re.compile(r"I/O error: (.+) \(os error (\d+)\)")  # how safetensors reports system errors
 
 
 def format_path(path: str | Path) -> str:
     """Format a path for a one-line message; a path with unprintable characters is escaped."""
     text = str(path)
+    for folder, name in _shown_folders.get():
+        if text == folder or text.startswith(folder + os.sep):
+            text = name + text[len(folder) :]
     return text if text.isprintable() else repr(text)
+
+
+_shown_folders: ContextVar[tuple[tuple[str, str], ...]] = ContextVar("shown_folders", default=())
+
+
+@contextmanager
+def show_as(folder: Path, name: Path) -> Iterator[None]:
+    """Show a temporary folder under another name in all messages of the ``with`` block."""
+    token = _shown_folders.set((*_shown_folders.get(), (str(folder), str(name))))
+    try:
+        yield
+    finally:
+        _shown_folders.reset(token)
 
 
 def format_error(error: BaseException) -> str:
@@ -57,8 +76,8 @@ def find_member(folder: Path, name: str) -> Path:
     """Return the path of a regular file in a model's folder; raise ``FormatError`` for anything else.
 
     ``name`` may contain folders (``variables/variables.index``), but neither it nor a link may leave the
-    folder. Links inside a Hugging Face cache (``models--…/snapshots/<revision>/name -> ../../blobs/<hash>``)
-    are allowed.
+    folder. Links inside a Hugging Face cache (``models--…/snapshots/<revision>/name -> ../../blobs/<hash>``, which may
+    be a link to ``blobs/<two digits>/<hash>`` next to ``models--…``) are allowed.
     """
     parts = PurePosixPath(name)
     if not name or "\0" in name or "\\" in name or parts.is_absolute() or ".." in parts.parts:
@@ -73,19 +92,25 @@ def find_member(folder: Path, name: str) -> Path:
         raise FormatError(f"cannot open {format_path(path)}: {format_error(error)}") from error
     if not is_regular:
         raise FormatError(f"{format_path(path)}: expected a regular file, found a folder, pipe or device")
-    if not any(real.is_relative_to(allowed) for allowed in (root, *_hub_blobs(root))):
+    if not real.is_relative_to(root) and not _is_hub_blob(real, root):
         raise FormatError(f"{format_path(path)} links to a file outside its folder; copy the file into the folder")
     return path
 
 
-def _hub_blobs(root: Path) -> list[Path]:
-    """Return the ``blobs`` folders of the Hugging Face cache that links of a model's folder may point to.
+def _is_hub_blob(real: Path, root: Path) -> bool:
+    """Return whether a file is in a ``blobs`` folder of the Hugging Face cache that a model's folder belongs to.
 
     ``blobs`` itself is never a link in a real cache; in an untrusted folder it could point anywhere.
     """
-    repositories = [up.parent for up in root.parents if up.name == "snapshots"]
-    blobs = [path / "blobs" for path in repositories if path.name.startswith("models--")]
-    return [path for path in blobs if not path.is_symlink()]
+    for up in root.parents:
+        model = up.parent
+        if up.name == "snapshots" and model.name.startswith("models--"):
+            own, shared = model / "blobs", model.parent / "blobs"
+            if real.is_relative_to(own) and not own.is_symlink():
+                return True
+            if real.is_relative_to(shared) and not shared.is_symlink():
+                return _SHARED_BLOB.fullmatch(real.relative_to(shared).as_posix()) is not None
+    return False
 
 
 def open_regular(path: Path, limit: int | None = None) -> io.BufferedReader:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
-from elmo.errors import MissingExtraError
+from elmo.errors import importing_extra
 from elmo.text.english import HAN, KANA, build_extenders, build_pattern
 from elmo.text.tokenizers import Tokens
 
@@ -111,10 +111,8 @@ def _convert(text: str) -> str:
 
 @cache
 def _load_opencc() -> OpenCC:
-    try:
+    with importing_extra("converting Chinese to simplified characters", extra="zh"):
         from opencc import OpenCC  # pyright: ignore[reportMissingImports]
-    except ImportError as error:
-        raise MissingExtraError("converting Chinese to simplified characters", extra="zh") from error
     return OpenCC("t2s")
 
 
@@ -162,11 +160,9 @@ def _import_jieba() -> Any:
     logger = logging.getLogger("jieba")
     handlers, level = list(logger.handlers), logger.level
     try:
-        with warnings.catch_warnings():
+        with importing_extra("the Chinese tokenizer", extra="zh"), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # jieba 0.42 uses features that Python deprecates
             import jieba  # pyright: ignore[reportMissingImports]
-    except ImportError as error:
-        raise MissingExtraError("the Chinese tokenizer", extra="zh") from error
     finally:
         logger.handlers[:] = handlers
         logger.setLevel(max(level, logging.WARNING))

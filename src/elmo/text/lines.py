@@ -1,8 +1,9 @@
 r"""Find text files, decompress and decode them, and read their lines.
 
 Input can be files, globs, folders and stdin, plain or compressed, in UTF-8. ``read_lines`` reads one line at
-a time; ``read_blocks`` reads blocks of many lines, which is faster. ``escape_field`` escapes a string for one
-field of a tab-separated line.
+a time; ``read_blocks`` reads blocks of many lines, which is faster. ``TextLimits`` protects the memory from files that
+are not text, and from small files that unpack to huge ones. ``escape_field`` escapes a string for one field of a
+tab-separated line.
 """
 
 from __future__ import annotations
@@ -17,22 +18,31 @@ import lzma
 import os
 import sys
 import zlib
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, ClassVar, Literal, Protocol, get_args
 
-from elmo.errors import ConfigError, DataError, EncodingError, MissingExtraError
+from elmo.errors import ConfigError, DataError, EncodingError, importing_extra
 from elmo.storage.files import format_error, format_path
 
 ErrorPolicy = Literal["strict", "replace", "skip", "surrogateescape"]
 ERROR_POLICIES: tuple[ErrorPolicy, ...] = get_args(ErrorPolicy)
 Source = Path | Literal["-"]  # "-" is stdin
 
+
+class Digest(Protocol):
+    """A hash function such as ``hashlib.sha256()``."""
+
+    def update(self, data: Any, /) -> None:
+        """Add bytes."""
+        ...
+
+
 _SAMPLE_BYTES = 512  # bytes examined to detect UTF-16 without a byte order mark
-MAX_LINE_BYTES = 1 << 30  # a longer line is not a sentence and would fill the memory
+_FREE_BYTES = 1 << 24  # a file that unpacks to less may have any ratio
 
 _MAGIC = {  # UTF-8 text cannot start with these bytes; bzip2's start is ASCII, so more of it is compared
     ".gz": (b"\x1f\x8b",),
@@ -54,6 +64,50 @@ _NOT_TEXT = {  # frequent mistakes
     b"\xff\xd8\xff": "a picture, not text",
 }
 _READ_ERRORS = (OSError, EOFError, zlib.error, lzma.LZMAError)  # raised by damaged files and devices
+
+
+@dataclass(frozen=True)
+class TextLimits:
+    """What a text file may contain. Environment variables with the names of ``VARIABLES`` raise a limit.
+
+    Attributes:
+        line_bytes: Maximum length of a line.
+        token_bytes: Maximum length of a token.
+        expansion: Maximum ratio of unpacked to compressed bytes, in files that unpack to more than 16 MB.
+    """
+
+    line_bytes: int = 1 << 24
+    token_bytes: int = 1 << 16
+    expansion: int = 20  # text reaches 4 to 10
+
+    VARIABLES: ClassVar[Mapping[str, str]] = {
+        "line_bytes": "ELMO_MAX_LINE_BYTES", "token_bytes": "ELMO_MAX_TOKEN_BYTES", "expansion": "ELMO_MAX_EXPANSION",
+    }  # fmt: skip
+
+    @classmethod
+    def read(cls) -> TextLimits:
+        """Return the limits of this process: those of the environment variables, or the defaults."""
+        values: dict[str, int] = {}
+        for field, variable in cls.VARIABLES.items():
+            if (text := os.environ.get(variable)) is not None:
+                if not (text.isascii() and text.isdigit() and 0 < int(text[:20]) < 1 << 62):
+                    raise ConfigError(f"{variable} must be a positive number; found {text[:40]!r}")
+                values[field] = int(text)
+        return cls(**values)
+
+    def check_tokens(self, tokens: Iterable[str], place: str) -> None:
+        """Raise ``DataError`` if a token of the line at ``place`` is too long."""
+        for token in tokens:
+            # a character has up to four bytes
+            if 4 * len(token) > self.token_bytes < len(token.encode("utf-8", "surrogatepass")):
+                message = f"{place}: a token must have at most {self.token_bytes:,} bytes"
+                raise self.error("token_bytes", message, found=f"a longer one: {token[:20]!r}…")
+
+    def error(self, field: str, message: str, *, found: str = "more") -> DataError:
+        """Return the error for a limit that was exceeded, with the variable that raises it."""
+        return DataError(
+            f"{message}; found {found}; if this is intended, set {self.VARIABLES[field]} to a larger number"
+        )
 
 
 @dataclass(frozen=True)
@@ -142,7 +196,12 @@ def _list_files(path: Path, *, may_be_empty: bool = False) -> list[Path]:
 
 
 def read_lines(
-    path: Source, *, errors: ErrorPolicy | None = None, max_line_bytes: int = MAX_LINE_BYTES, tally: Tally | None = None
+    path: Source,
+    *,
+    errors: ErrorPolicy | None = None,
+    tally: Tally | None = None,
+    limits: TextLimits | None = None,
+    digest: Digest | None = None,
 ) -> Generator[Line]:
     r"""Read the lines of a file one at a time; only ``\n`` ends a line, and empty lines are kept.
 
@@ -154,23 +213,27 @@ def read_lines(
             (``strict``), replace them by U+FFFD (``replace``) or by lone surrogates (``surrogateescape``), or
             leave out the line (``skip``). None is ``strict`` with an error message that does not mention the
             other policies.
-        max_line_bytes: Maximum length of a line; a longer line raises ``DataError``.
         tally: Counts the lines that were repaired or skipped.
+        limits: A longer line raises ``DataError``. Default: the limits of this process.
+        digest: Receives all bytes of the file as they are stored, once the last line was read. Not for stdin.
     """
     if errors is not None and errors not in ERROR_POLICIES:
         raise ConfigError(f"errors must be one of {', '.join(ERROR_POLICIES)}; found {str(errors)[:40]!r}")
-    return _lines(path, errors=errors, max_line_bytes=max_line_bytes, tally=tally or Tally())
+    return _lines(path, errors=errors, tally=tally or Tally(), limits=limits or TextLimits.read(), digest=digest)
 
 
-def _lines(path: Source, *, errors: ErrorPolicy | None, max_line_bytes: int, tally: Tally) -> Generator[Line]:
+def _lines(
+    path: Source, *, errors: ErrorPolicy | None, tally: Tally, limits: TextLimits, digest: Digest | None
+) -> Generator[Line]:
     name = format_source(path)
-    with open_text(path) as (_, stream):
+    with open_text(path, limits, digest) as (raw, stream):
         for number in itertools.count(1):
-            line = stream.readline(max_line_bytes + 1)
+            line = stream.readline(limits.line_bytes + 1)
             if not line:
+                _read_rest(raw, digest)
                 return
-            if len(line) > max_line_bytes:
-                raise _line_too_long(f"{name}:{number}", max_line_bytes)
+            if len(line) > limits.line_bytes:
+                raise _line_too_long(f"{name}:{number}", limits)
             tally.lines += 1
             before = len(codecs.BOM_UTF8) if number == 1 and line.startswith(codecs.BOM_UTF8) else 0
             place = f"{name}:{number}"
@@ -179,16 +242,25 @@ def _lines(path: Source, *, errors: ErrorPolicy | None, max_line_bytes: int, tal
                 yield Line(text, number, name)
 
 
-def _line_too_long(place: str, max_line_bytes: int) -> DataError:
-    return DataError(f"{place}: a line must have at most {max_line_bytes:,} bytes; found a longer one")
+def _line_too_long(place: str, limits: TextLimits) -> DataError:
+    message = f"{place}: a line must have at most {limits.line_bytes:,} bytes"
+    return limits.error("line_bytes", message, found="a longer one")
+
+
+def _read_rest(raw: io.BufferedReader, digest: Digest | None) -> None:
+    """Read the bytes after the compressed data, which a decompressor ignores, into the digest."""
+    while digest is not None and raw.read(BLOCK_BYTES):
+        pass
 
 
 @contextmanager
-def open_text(path: Source) -> Iterator[tuple[io.BufferedReader, io.BufferedIOBase]]:
+def open_text(
+    path: Source, limits: TextLimits | None = None, digest: Digest | None = None
+) -> Iterator[tuple[io.BufferedReader, io.BufferedIOBase]]:
     """Open a file and yield two streams, the stored and the decompressed bytes; read errors raise ``DataError``."""
     name = format_source(path)
     try:
-        with _open_raw(path) as raw, _decompress(raw, path) as stream:
+        with _open_raw(path, digest) as raw, _decompress(raw, path, limits or TextLimits.read()) as stream:
             yield raw, stream
     except PermissionError as error:
         raise DataError(f"{name}: no permission to read this file") from error
@@ -217,11 +289,11 @@ def decode_line(line: bytes, *, before: int = 0, errors: ErrorPolicy | None, pla
 
 
 @contextmanager
-def _open_raw(path: Source) -> Iterator[io.BufferedReader]:
+def _open_raw(path: Source, digest: Digest | None) -> Iterator[io.BufferedReader]:
     """Open the stored bytes of a file; stdin stays open at the end."""
     if path != "-":
         with path.open("rb") as raw:
-            yield raw
+            yield raw if digest is None else io.BufferedReader(_HashedStream(raw, digest), BLOCK_BYTES)
         return
     stdin = getattr(sys.stdin, "buffer", None)
     if stdin is None:
@@ -237,7 +309,7 @@ def _open_raw(path: Source) -> Iterator[io.BufferedReader]:
 
 
 @contextmanager
-def _decompress(raw: io.BufferedReader, path: Source) -> Iterator[io.BufferedIOBase]:
+def _decompress(raw: io.BufferedReader, path: Source, limits: TextLimits) -> Iterator[io.BufferedIOBase]:
     """Decompress a stream; raise an error if its first bytes show that it is not UTF-8 text."""
     name = format_source(path)
     start = raw.peek(16)[:16]
@@ -257,8 +329,9 @@ def _decompress(raw: io.BufferedReader, path: Source) -> Iterator[io.BufferedIOB
         _check_not_utf16(raw.peek(_SAMPLE_BYTES)[:_SAMPLE_BYTES], name)
         yield raw
         return
-    with _DECOMPRESSORS[kind](raw) as stream:
-        yield stream
+    compressed = _CountedStream(raw)
+    with _DECOMPRESSORS[kind](io.BufferedReader(compressed)) as plain:
+        yield io.BufferedReader(_ExpandedStream(plain, compressed, limits, name), io.DEFAULT_BUFFER_SIZE * 8)
 
 
 def _check_not_utf16(sample: bytes, name: str) -> None:
@@ -272,6 +345,54 @@ def _check_not_utf16(sample: bytes, name: str) -> None:
             )
 
 
+class _CountedStream(io.RawIOBase):
+    """Counts the bytes that are read from a stream."""
+
+    def __init__(self, stream: io.BufferedIOBase) -> None:
+        super().__init__()
+        self._stream = stream
+        self.n_bytes = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
+        n = self._stream.readinto1(buffer)
+        self.n_bytes += n
+        return n
+
+
+class _HashedStream(_CountedStream):
+    """Passes all bytes that are read to a digest."""
+
+    def __init__(self, stream: io.BufferedIOBase, digest: Digest) -> None:
+        super().__init__(stream)
+        self._digest = digest
+
+    def tell(self) -> int:
+        return self.n_bytes
+
+    def readinto(self, buffer: memoryview) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
+        n = super().readinto(buffer)
+        self._digest.update(buffer[:n])
+        return n
+
+
+class _ExpandedStream(_CountedStream):
+    """Reads decompressed bytes; raises ``DataError`` if they are too many for the compressed bytes that were read."""
+
+    def __init__(self, plain: io.BufferedIOBase, compressed: _CountedStream, limits: TextLimits, name: str) -> None:
+        super().__init__(plain)
+        self._compressed, self._limits, self._name = compressed, limits, name
+
+    def readinto(self, buffer: memoryview) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
+        n = super().readinto(buffer)
+        if self.n_bytes > max(_FREE_BYTES, self._limits.expansion * self._compressed.n_bytes):
+            subject = f"{self._name}: compressed text may expand to {self._limits.expansion} times its size"
+            raise self._limits.error("expansion", subject)
+        return n
+
+
 class _ZstdStream(io.RawIOBase):
     """Decompresses a Zstandard file; unlike the stream reader of ``zstandard``, it detects truncated files."""
 
@@ -280,10 +401,8 @@ class _ZstdStream(io.RawIOBase):
 
     def __init__(self, raw: io.BufferedReader) -> None:
         super().__init__()
-        try:
+        with importing_extra("reading .zst files", extra="zstd"):
             import zstandard  # pyright: ignore[reportMissingImports] -- an extra
-        except ImportError as error:
-            raise MissingExtraError("reading .zst files", extra="zstd") from error
         self._raw = raw
         self._library = zstandard
         self._frame = zstandard.ZstdDecompressor().decompressobj()
@@ -323,7 +442,7 @@ _DECOMPRESSORS: dict[str, Callable[[io.BufferedReader], io.BufferedIOBase]] = {
 }
 
 BLOCK_BYTES = 1 << 20
-LONG_LINE_BYTES = 1 << 22  # a longer line, such as a corpus on one line, is cut at a space
+LONG_LINE_BYTES = 1 << 19  # a longer line, such as a corpus on one line, is cut at a space
 
 
 @dataclass(frozen=True)
@@ -357,6 +476,8 @@ def read_blocks(
     n_bytes: int = BLOCK_BYTES,
     cut_after: int | None = LONG_LINE_BYTES,
     tally: Tally | None = None,
+    limits: TextLimits | None = None,
+    digest: Digest | None = None,
 ) -> Iterator[Block]:
     """Read a file in blocks of about ``n_bytes``; lines are split and decoded as in ``read_lines``.
 
@@ -364,14 +485,14 @@ def read_blocks(
     block; None keeps all lines whole. If such a line has invalid bytes, the policy ``skip`` skips only the piece with
     these bytes.
     """
-    tally = tally or Tally()
+    tally, limits = tally or Tally(), limits or TextLimits.read()
     name = format_source(path)
     build = partial(_build_block, path=name, errors=errors, tally=tally)
     line, before = 1, 0  # number of the next block's first line, and how many of its bytes were in earlier blocks
     pending: list[bytes] = []  # start of an incomplete line
     n_pending = 0
     is_open = is_started = False
-    with open_text(path) as (raw, stream):
+    with open_text(path, limits, digest) as (raw, stream):
         while piece := stream.read(n_bytes):
             while not is_started and len(piece) < len(codecs.BOM_UTF8) and (more := stream.read(n_bytes)):
                 piece += more  # the byte order mark may come in pieces
@@ -386,8 +507,8 @@ def read_blocks(
             if not cut:
                 pending.append(piece)
                 n_pending += len(piece)
-                if n_pending > MAX_LINE_BYTES:
-                    raise _line_too_long(f"{name}:{line}", MAX_LINE_BYTES)
+                if n_pending > limits.line_bytes:
+                    raise _line_too_long(f"{name}:{line}", limits)
                 continue
             data = b"".join((*pending, piece[:cut]))
             is_open = not data.endswith(b"\n")
@@ -395,6 +516,7 @@ def read_blocks(
             line += data.count(b"\n")
             before = before + len(data) if is_open else 0
             pending, n_pending = [piece[cut:]], len(piece) - cut
+        _read_rest(raw, digest)
         if n_pending or is_open:
             yield build(b"".join((*pending, b"\n")), line=line, before=before, position=raw.tell())
 

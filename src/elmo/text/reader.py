@@ -9,9 +9,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Literal, get_args
 
-from elmo.errors import ConfigError, DataError
-from elmo.text.lines import ErrorPolicy, Line, Tally, expand_paths, format_source, read_lines
-from elmo.text.sentences import split_sentences
+from elmo.errors import ConfigError, DataError, SentenceTooLongError
+from elmo.text.lines import ErrorPolicy, Line, Tally, TextLimits, expand_paths, format_source, read_lines
+from elmo.text.sentences import iter_sentences
 from elmo.text.tokenizers import Tokenizer, Tokens, WhitespaceTokenizer, skip_space
 
 InputFormat = Literal["text", "tokens", "conllu"]
@@ -73,22 +73,43 @@ def read_sentences(
         raise ConfigError(f"split requires input format text; found {input_format}")
     files = expand_paths([str(path) for path in paths])
     # read_lines checks the policy at once; the first line may be read much later
-    lines_per_file = [read_lines(file, errors=errors, tally=tally) for file in files]
-    return _parse_files(lines_per_file, tokenizer=tokenizer, input_format=input_format, split=split)
+    limits = TextLimits.read()
+    lines_per_file = [read_lines(file, errors=errors, tally=tally, limits=limits) for file in files]
+    return _parse_files(lines_per_file, tokenizer=tokenizer, input_format=input_format, split=split, limits=limits)
 
 
 def _parse_files(
-    lines_per_file: Iterable[Iterator[Line]], *, tokenizer: Tokenizer, input_format: InputFormat, split: bool
+    lines_per_file: Iterable[Iterator[Line]],
+    *,
+    tokenizer: Tokenizer,
+    input_format: InputFormat,
+    split: bool,
+    limits: TextLimits,
 ) -> Iterator[Sentence]:
     tokenize = WhitespaceTokenizer() if input_format == "tokens" else tokenizer
     for lines in lines_per_file:
-        if input_format == "conllu":
-            yield from read_conllu(lines)
-            continue
-        for line in lines:
-            spans = split_sentences(line.text, language=tokenizer.name) if split else []
-            for start, end in spans or [(0, len(line.text))]:
-                yield Sentence(tokenize(line.text[start:end]), line.path, line.number, start)
+        for sentence in read_conllu(lines) if input_format == "conllu" else _split_lines(lines, tokenize, split=split):
+            # most lines are shorter than the longest token
+            if sentence.tokens.text is None or 4 * len(sentence.tokens.text) > limits.token_bytes:
+                limits.check_tokens(sentence.tokens.tokens, sentence.place)
+            yield sentence
+
+
+def _split_lines(lines: Iterable[Line], tokenize: Tokenizer, *, split: bool) -> Iterator[Sentence]:
+    for line in lines:
+        is_empty = True
+        for start, end in iter_sentences(line.text, language=tokenize.name) if split else ():
+            yield Sentence(_tokenize(tokenize, line.text[start:end], line), line.path, line.number, start)
+            is_empty = False
+        if is_empty:
+            yield Sentence(_tokenize(tokenize, line.text, line), line.path, line.number)
+
+
+def _tokenize(tokenize: Tokenizer, text: str, line: Line) -> Tokens:
+    try:
+        return tokenize(text)
+    except SentenceTooLongError as error:
+        raise SentenceTooLongError(f"{line.path}:{line.number}: {error}") from error
 
 
 def require_words(sentences: Iterable[Sentence], *, inputs: Sequence[str | Path]) -> Iterator[Sentence]:

@@ -6,6 +6,7 @@ In doubtful cases, the sentence continues, because joining two sentences harms a
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from elmo.text.english import ABBREVIATIONS, BEFORE_NUMBERS, HAN, TITLES
 from elmo.text.tokenizers import skip_space, strip_span
@@ -36,20 +37,25 @@ _LAST_BEFORE_A_CAPITAL = frozenset(("etc", "Etc", "al", "a.m", "p.m", "A.M", "P.
 
 
 def split_sentences(text: str, language: str = "en") -> list[tuple[int, int]]:
-    """Return the start and end of each sentence, without the white space around it.
+    """Return the start and end of each sentence, as ``iter_sentences`` finds them."""
+    return list(iter_sentences(text, language))
+
+
+def iter_sentences(text: str, language: str = "en") -> Iterator[tuple[int, int]]:
+    """Find the start and end of each sentence, without the white space around it.
 
     A blank line always ends a sentence; a single line break never does. ``language`` is a language code or
     the name of a tokenizer; in Chinese (``zh``), sentences also end at ``；``.
     """
     is_chinese = language.removeprefix("spacy:").split("-")[0] == "zh"
-    spans: list[tuple[int, int]] = []
     begin = 0
     for match in _PATTERN.finditer(text):
         if match["blank"] is not None or _is_end(text, match, begin=begin, is_chinese=is_chinese):
-            spans.append((begin, match.end()))
+            if span := strip_span(text, begin, match.end()):
+                yield span
             begin = match.end()
-    spans.append((begin, len(text)))
-    return [stripped for start, end in spans if (stripped := strip_span(text, start, end)) is not None]
+    if span := strip_span(text, begin, len(text)):
+        yield span
 
 
 def _is_end(text: str, match: re.Match[str], *, begin: int, is_chinese: bool) -> bool:

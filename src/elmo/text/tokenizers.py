@@ -6,13 +6,15 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
-from elmo.errors import ConfigError, DataError, MissingExtraError
+from elmo.errors import ConfigError, DataError, SentenceTooLongError, importing_extra
 
 if TYPE_CHECKING:
     from spacy.language import Language  # pyright: ignore[reportMissingImports] -- an extra
 
+MAX_TOKENS_OF_TEXT = 1 << 20  # Python needs about 200 bytes for each token and its offsets
 TOKENIZERS = ("en", "whitespace", "zh", "spacy:LANG")
 _SPACE = re.compile(r"\s*")
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -38,7 +40,12 @@ class Tokens:
     @classmethod
     def from_offsets(cls, text: str, offsets: Iterable[tuple[int, int]]) -> Tokens:
         """Build the tokens of a text from their offsets."""
-        spans = tuple(offsets)
+        spans = tuple(islice(offsets, MAX_TOKENS_OF_TEXT + 1))
+        if len(spans) > MAX_TOKENS_OF_TEXT:
+            raise SentenceTooLongError(
+                f"a text must have at most {MAX_TOKENS_OF_TEXT:,} tokens; found more in one that starts with "
+                f"{text[:40]!r}; split it into sentences"
+            )
         return cls(text, tuple(text[start:end] for start, end in spans), spans)
 
     @classmethod
@@ -132,10 +139,8 @@ class SpacyTokenizer:
 
 @cache
 def _load_spacy(language: str) -> Language:
-    try:
+    with importing_extra("a spaCy tokenizer", extra="spacy"):
         import spacy  # pyright: ignore[reportMissingImports]
-    except ImportError as error:
-        raise MissingExtraError("a spaCy tokenizer", extra="spacy") from error
     try:
         return spacy.blank(language)
     except (ImportError, AttributeError) as error:  # spaCy treats an unknown language code as the name of a module

@@ -62,6 +62,7 @@ class Checkpoints:
             except FormatError:  # damaged, so the run has resumed from an earlier checkpoint
                 self._remove(step)
         best = step if is_best else self._read_best([before for before in self.steps() if before < step])
+        atomic.make_folder(self.folder)
         with atomic.atomic_folder(path) as new:
             for name, tensors in snapshot.tensors.items():
                 try:

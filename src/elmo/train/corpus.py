@@ -34,7 +34,8 @@ from elmo.text.ids import N_BYTE_CHARACTERS, ByteAlphabet, Vocabulary
 
 BOS, EOS, UNKNOWN, FIRST_WORD = 0, 1, 2, 3  # type ids
 SPECIAL = ("<S>", "</S>", "<UNK>")
-VERSION = 1
+VERSION = 2
+_READABLE_VERSIONS = (1, VERSION)  # version 1 has paths and modification times instead of checksums of the text
 MANIFEST = "manifest.json"
 FILES = ("types.txt", "type_ends.u64", "counts.u64", "train.u32", "heldout.u32")
 TYPES, TYPE_ENDS, COUNTS, TRAIN, HELDOUT = FILES
@@ -85,7 +86,7 @@ class CorpusManifest:
 
     Attributes:
         options: Options of ``build_corpus`` that change the content of the corpus.
-        inputs: Path, size and modification time of each input file. For stdin, only the path ``-``.
+        inputs: Name, size and SHA-256 of each input file. For stdin and pipes, only the path ``-``.
         sizes: Counts of words, sentences and lines.
         files: SHA-256 of each file by name.
         tokenizer: Name of the tokenizer that split the raw text. For text that was already tokenized, the tokenizer
@@ -113,7 +114,7 @@ def read_manifest(folder: Path) -> CorpusManifest:
     path = format_path(folder / MANIFEST)
     if not isinstance(values, dict) or values.get("kind") != "elmo corpus":
         raise DataError(f"{path} must be the manifest of a corpus; found another JSON file")
-    if (version := values.get("version")) != VERSION:
+    if (version := values.get("version")) not in _READABLE_VERSIONS:
         raise DataError(f"{path} must have version {VERSION}; found {version!r:.20}; build the corpus again")
     if values.pop("sha256", None) != hash_json(values):
         raise DataError(f"{path} is damaged: its SHA-256 differs from the recorded one; build the corpus again")

@@ -16,7 +16,7 @@ import hashlib
 import logging
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from elmo.errors import DataError, OutputError
 from elmo.storage.atomic import cannot_write, hold_lock, sync
-from elmo.storage.files import format_path
+from elmo.storage.files import compute_sha256, format_path
 from elmo.text import chinese
 from elmo.text.lines import Source, expand_paths, format_source
 from elmo.text.tokenizers import Tokenizer, load_tokenizer
@@ -68,8 +68,8 @@ def build_corpus(
 ) -> Corpus:
     """Build a corpus from text, or reuse the corpus in ``folder``.
 
-    A corpus is reused if it was built from the same files (by path, size and modification time) with the same
-    options. Otherwise it is replaced when the new corpus is complete.
+    A corpus is reused if it was built from files with the same content (by SHA-256) with the same options. Otherwise it
+    is replaced when the new corpus is complete.
 
     Args:
         texts: Files, globs or folders of text; ``-`` is stdin.
@@ -88,12 +88,12 @@ def build_corpus(
         if vocabulary is not None and isinstance(options.vocabulary, str | Path):
             _check_simplified(vocabulary, options.vocabulary)
     values = _manifest_options(options, tokenize, vocabulary)
-    inputs = [_stat_file(file, "train") for file in files] + [_stat_file(file, "heldout") for file in heldout_files]
+    parts = [*_label(files, "train"), *_label(heldout_files, "heldout")]
     remove_leftovers(folder)
-    if (corpus := _find_corpus(folder, values, inputs)) is not None:
+    if (corpus := _find_corpus(folder, values, parts)) is not None:
         return corpus
     with replace_folder(folder) as temporary:
-        if (corpus := _find_corpus(folder, values, inputs, is_logged=False)) is not None:  # built by another process
+        if (corpus := _find_corpus(folder, values, parts, is_logged=False)) is not None:  # built by another process
             return corpus
         text = read_text(
             files,
@@ -108,6 +108,7 @@ def build_corpus(
         _check_sentences(text, files, bool(heldout_files))
         sizes, sums = write_files(text, options=options, folder=temporary, on_progress=on_progress)
         tokenizer_name = text.tokenizer
+        inputs = [_describe_input(file, part, digest) for (part, file), digest in zip(parts, text.digests, strict=True)]
         del text  # unmaps the temporary files
         for path in temporary.glob("*" + TEMPORARY):
             path.unlink()
@@ -115,6 +116,10 @@ def build_corpus(
         (temporary / MANIFEST).write_text(manifest.to_json(), encoding="ascii")
     _log.info("built a corpus of %d words at %s", sizes.train_words, format_path(folder))
     return Corpus.open(folder, verify=False)
+
+
+def _label(files: Sequence[Source], part: str) -> list[tuple[str, Source]]:
+    return [(part, file) for file in files]
 
 
 def reopen_corpus(folder: str | Path) -> Corpus:
@@ -182,20 +187,20 @@ def _check_sentences(text: NumberedText, files: list[Source], has_heldout_files:
 
 
 def _find_corpus(
-    folder: Path, options: dict[str, Any], inputs: list[dict[str, Any]], *, is_logged: bool = True
+    folder: Path, options: dict[str, Any], inputs: list[tuple[str, Source]], *, is_logged: bool = True
 ) -> Corpus | None:
     """Open the corpus in ``folder`` if it is intact and was built with these options from these files."""
     if not (folder / MANIFEST).is_file():
         return None
     try:
         manifest = read_manifest(folder)
-        if (manifest.options, manifest.inputs) != (options, inputs):
+        if not all(is_regular(file) for _, file in inputs):
+            return None  # stdin may contain other text now
+        if manifest.options != options or not _has_same_text(manifest, inputs):
             if is_logged:
                 what = "the text" if manifest.options == options else "an option"
                 _log.info("%s has changed since the corpus %s was built; building it again", what, format_path(folder))
             return None
-        if any(file["path"] == "-" for file in inputs):
-            return None  # stdin may contain other text now
         corpus = Corpus.open(folder)
     except DataError as error:
         if is_logged:
@@ -229,15 +234,38 @@ def _manifest_options(
     return values
 
 
-def _stat_file(file: Source, part: str) -> dict[str, Any]:
-    if file == "-":
+def _describe_input(file: Source, part: str, digest: str) -> dict[str, Any]:
+    """Describe an input file in the manifest, without its folder: a corpus may be given to others."""
+    if file == "-" or not is_regular(file):
         return {"part": part, "path": "-"}
+    name = file.name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return {"part": part, "path": name, "size": file.stat().st_size, "sha256": digest}
+
+
+def _has_same_text(manifest: CorpusManifest, inputs: list[tuple[str, Source]]) -> bool:
+    return [kept["part"] for kept in manifest.inputs] == [part for part, _ in inputs] and not any(
+        is_changed(file, kept) for (_, file), kept in zip(inputs, manifest.inputs, strict=True)
+    )
+
+
+def is_regular(file: Source) -> bool:
+    """Whether an input can be read twice; stdin and pipes cannot."""
+    return file != "-" and file.is_file()
+
+
+def is_changed(file: Source, kept: Mapping[str, Any]) -> bool:
+    """Whether the content of a file differs from its entry in a manifest."""
+    if file == "-" or kept["path"] == "-":
+        return file != kept["path"]
     try:
-        stat = file.stat()
+        status = file.stat()
+        if status.st_size != kept["size"]:
+            return True
+        if "sha256" not in kept:  # in manifests of version 1
+            return status.st_mtime_ns != kept["mtime_ns"]
+        return compute_sha256(file) != kept["sha256"]
     except OSError as error:
         raise DataError(f"cannot read {format_path(file)}: {error.strerror}") from error
-    path = str(file.absolute()).encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-    return {"part": part, "path": path, "size": stat.st_size, "mtime_ns": stat.st_mtime_ns}
 
 
 # --- which sentences to keep --------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """Initialize a run from a trained model instead of random weights.
 
-The model keeps its shape and all weights below the softmax. The run predicts the words of the model if the
-corpus was built with ``model_vocabulary``, otherwise the words of the new text. In both cases, words are matched
-by spelling, and words that the model knows keep their rows of the softmax bit for bit.
+The model keeps its weights below the softmax, and its shape unless it is grown. The run predicts the words of the
+model if the corpus was built with ``model_vocabulary``, otherwise the words of the new text. In both cases, words
+are matched by spelling, and words that the model knows keep their rows of the softmax bit for bit.
 
 The model predicts unknown words as ``<UNK>`` (and reads them as ``<UNK>`` if it has a word table), so new words start
 from the row of ``<UNK>``. New words and ``<UNK>`` share the probability of ``<UNK>`` in proportion to their counts, and
@@ -10,6 +10,10 @@ the probability of every known word stays the same. If the model gives ``<UNK>``
 starts instead from the mean row of the known words that are about as frequent in the new text. Random rows would take
 probability from known words in every context (Hewitt 2021, "Initializing New Word Embeddings for Pretrained Language
 Models").
+
+A model can be grown: given more cells or wider vectors, without changing what it computes (Chen et al. 2016,
+"Net2Net"). The weights of the model become the first rows and columns of larger matrices. Weights that lead from new
+units to old ones are zero, so the old units have the same values as before. All other new weights are random.
 """
 
 from __future__ import annotations
@@ -42,7 +46,8 @@ class InitialWeights:
     """Weights of a trained model, prepared for one corpus.
 
     Attributes:
-        config: Configuration of the model, with the number of words in the new vocabulary.
+        config: Configuration of the run: that of the model, with the number of words in the new vocabulary, and with
+            the new widths if the model is grown.
         n_vocab: Number of words to predict.
         weights: Weights by their names in ``BiLmObjective.state_dict()``. Missing weights start at random.
         identity: SHA-256 of the model, which must be the same when the run is resumed.
@@ -58,16 +63,25 @@ class InitialWeights:
     def load_into(self, objective: BiLmObjective, config: BiLmConfig, n_vocab: int) -> None:
         """Copy the weights into an objective with random weights."""
         if config != self.config:
-            raise ConfigError("init_from: the run must have the shape of the model; found another shape")
+            raise ConfigError("init_from: the run must have the shape of the prepared weights; found another shape")
         if n_vocab != self.n_vocab:
             raise ConfigError(f"init_from: the run must predict {self.n_vocab:,} words; found {n_vocab:,}")
-        if unknown := [name for name in self.weights if name not in objective.state_dict()]:
+        initial = objective.state_dict()
+        if unknown := [name for name in self.weights if name not in initial]:
             raise ConfigError(f"init_from: the run must have the softmax of the model; found no {unknown[0]}")
-        objective.load_state_dict(dict(self.weights), strict=False)
+        grown = {name: _grow(name, weight, initial[name]) for name, weight in self.weights.items()}
+        objective.load_state_dict(grown, strict=False)
 
 
 def prepare_weights(
-    model: Pretrained, corpus: Corpus, *, n_vocab: int | None = None, is_tied: bool = False, is_adaptive: bool = False
+    model: Pretrained,
+    corpus: Corpus,
+    *,
+    n_vocab: int | None = None,
+    is_tied: bool = False,
+    is_adaptive: bool = False,
+    cell_width: int | None = None,
+    state_width: int | None = None,
 ) -> InitialWeights:
     """Prepare the weights of ``model`` for training on ``corpus``.
 
@@ -80,14 +94,16 @@ def prepare_weights(
         n_vocab: Number of words to predict. By default, the size of the vocabulary given for the corpus, or 50,000.
         is_tied: Whether the softmax shares its weights with the input word vectors.
         is_adaptive: Whether the softmax is adaptive.
+        cell_width: Number of LSTM cells of the run, if the model is to be grown.
+        state_width: Width of the vectors of each direction, if the model is to be grown.
     """
-    check_trainable(model, is_tied=is_tied)
+    check_trainable(model, is_tied=is_tied, cell_width=cell_width, state_width=state_width)
     n_vocab = min(n_vocab or corpus.n_given or DEFAULT_VOCABULARY, len(corpus.types))
     counts = np.array(corpus.counts[:n_vocab])
     counts[UNKNOWN] += int(corpus.counts[n_vocab:].sum())
     rows = _RowMap(_find_rows(model.vocab, corpus.types[:n_vocab]), counts)
     weights = {f"bilm.{name}": value.to(torch.float32) for name, value in _trained_weights(model).items()}
-    config = model.config
+    config = _grown_config(model.config, cell_width=cell_width, state_width=state_width)
     has_softmax = model.softmax is not None and rows.n_known > 0 and not is_adaptive
     if config.words is not None:
         config = replace(config, words=replace(config.words, n_words=n_vocab))
@@ -102,8 +118,10 @@ def prepare_weights(
     return InitialWeights(config, n_vocab, weights, _identity(model), rows.n_known if has_softmax else 0)
 
 
-def check_trainable(model: Pretrained, *, is_tied: bool = False) -> None:
-    """Raise ``ConfigError`` if a model cannot be trained. Call this before building a corpus."""
+def check_trainable(
+    model: Pretrained, *, is_tied: bool = False, cell_width: int | None = None, state_width: int | None = None
+) -> None:
+    """Raise ``ConfigError`` if a model cannot be trained or grown. Call this before building a corpus."""
     if is_tied and not has_tied_softmax(model) and model.softmax is not None:
         raise ConfigError(
             f"the softmax of this {model.format} model cannot be tied: its weights differ from the input word vectors"
@@ -113,6 +131,60 @@ def check_trainable(model: Pretrained, *, is_tied: bool = False) -> None:
             f"cannot train this {model.format} model: it has its own character dictionary; use a model that "
             "reads UTF-8 bytes or words"
         )
+    grown = _grown_config(model.config, cell_width=cell_width, state_width=state_width)
+    old, new = model.config.lstm, grown.lstm
+    if new.cell_width < old.cell_width or new.state_width < old.state_width:
+        raise ConfigError(
+            f"init_from: cells and width cannot be smaller than those of the model ({old.cell_width} and "
+            f"{old.state_width}); found {new.cell_width} and {new.state_width}"
+        )
+    if new == old:
+        return
+    if (old.state_width < old.cell_width) != (new.state_width < new.cell_width):
+        raise ConfigError(
+            "init_from: a model can be grown only if width stays below cells, or if both stay equal; "
+            f"found {new.cell_width} cells and width {new.state_width}"
+        )
+    if grown.has_token_projection != model.config.has_token_projection:
+        raise ConfigError("init_from: the width of a model without a projection in its token layer cannot be changed")
+    if new.state_width > old.state_width and (is_tied or has_tied_softmax(model)):
+        raise ConfigError("init_from: the width of a model with a tied softmax cannot be changed")
+
+
+def _grown_config(config: BiLmConfig, *, cell_width: int | None, state_width: int | None) -> BiLmConfig:
+    """Return the configuration of a grown model. A word table without a projection has the width of the vectors."""
+    lstm = replace(
+        config.lstm,
+        cell_width=config.lstm.cell_width if cell_width is None else cell_width,
+        state_width=config.lstm.state_width if state_width is None else state_width,
+    )
+    words = config.words
+    if words is not None and config.chars is None and words.word_width == config.lstm.state_width:
+        words = replace(words, word_width=lstm.state_width)
+    return replace(config, lstm=lstm, words=words)
+
+
+def _grow(name: str, weight: Tensor, larger: Tensor) -> Tensor:
+    """Put a weight of the model into the first rows and columns of a larger, random weight of the run.
+
+    The old rows get zeros for new inputs: old units must not depend on new ones. A word table has no inputs.
+    """
+    if weight.shape == larger.shape:
+        return weight
+    grown, weight = larger.clone(), weight.to(larger)
+    if name.endswith(("input_weight", "state_weight", "bias")) and "_stack." in name:  # four gates, one after the other
+        blocks, parts = grown.unflatten(0, (4, -1)), weight.unflatten(0, (4, -1))
+    else:
+        blocks, parts = grown[None], weight[None]
+    n_rows = parts.size(1)
+    if name.endswith(_TABLE):
+        blocks[:, :, : parts.size(2)] = parts
+    elif parts.dim() == 2:  # a bias
+        blocks[:, :n_rows] = parts
+    else:
+        blocks[:, :n_rows] = 0
+        blocks[:, :n_rows, : parts.size(2)] = parts
+    return grown
 
 
 def warn_of_lost_direction(model: Pretrained, directions: str) -> None:

@@ -18,8 +18,8 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from elmo.errors import FormatError, MissingExtraError
-from elmo.storage.atomic import atomic_file, cannot_write, sync
+from elmo.errors import FormatError, importing_extra
+from elmo.storage.atomic import atomic_file, cannot_write, make_folder, open_for_append, sync
 from elmo.storage.files import format_path, read_bytes
 
 if TYPE_CHECKING:
@@ -49,8 +49,8 @@ class LogFile:
 
     def add(self, values: Mapping[str, Any]) -> None:
         """Append a line."""
-        with _translate_errors(self.path), self.path.open("a", encoding="ascii") as file:
-            file.write(json.dumps(dict(values)) + "\n")
+        with _translate_errors(self.path), open_for_append(self.path) as file:
+            file.write(json.dumps(dict(values)).encode("ascii") + b"\n")
 
     def synced_size(self) -> int:
         """Sync the file to disk and return its size. These bytes are kept even if the power fails."""
@@ -60,7 +60,7 @@ class LogFile:
 
     def cut(self, n_bytes: int) -> None:
         """Remove everything after the first ``n_bytes`` bytes; 0 starts a new log."""
-        with _translate_errors(self.path), self.path.open("ab") as file:
+        with _translate_errors(self.path), open_for_append(self.path) as file:
             size = file.seek(0, os.SEEK_END)
             if size < n_bytes:  # truncate() would add zeros
                 _log.warning("%s: the last entries are missing; continuing without them", format_path(self.path))
@@ -118,10 +118,8 @@ class TensorBoard:
 
     def __init__(self, folder: str | Path) -> None:
         """Check that TensorBoard is installed. The first report creates the event file."""
-        try:
+        with importing_extra("TensorBoard", extra="tensorboard"):
             import torch.utils.tensorboard  # noqa: F401
-        except ImportError as error:
-            raise MissingExtraError("TensorBoard", extra="tensorboard") from error
         self._folder = Path(folder)
         self._writer: SummaryWriter | None = None
 
@@ -132,6 +130,7 @@ class TensorBoard:
         step = report.step * report.n_tokens
         with _translate_errors(self._folder):
             if self._writer is None:
+                make_folder(self._folder)
                 self._writer = SummaryWriter(str(self._folder), purge_step=step)
                 weakref.finalize(self, self._writer.close)  # at the end of the Python process at the latest
             for name, tag in TAGS.items():

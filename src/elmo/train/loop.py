@@ -20,11 +20,11 @@ from torch import Tensor
 
 from elmo.config import BiLmConfig
 from elmo.engine.optimizer import OptimizerStep
-from elmo.errors import ConfigError, OutputError, TrainingError
+from elmo.errors import ConfigError, TrainingError
 from elmo.model.bilm import BiLm, BiLmState
 from elmo.model.softmax import AdaptiveSoftmax, LogUniformSampler, Samples, Softmax
-from elmo.storage.atomic import hold_lock
-from elmo.storage.files import format_error, format_path
+from elmo.storage.atomic import hold_lock, make_folder
+from elmo.storage.files import format_path
 from elmo.train.checkpoint import Checkpoints, Snapshot, optimizer_state, optimizer_tensors
 from elmo.train.corpus import Corpus, TypeIds, whole_sentences
 from elmo.train.distributed import Ranks
@@ -146,7 +146,7 @@ class Trainer:
         options = self.options
         with ExitStack() as stack:
             if self.ranks.is_first:
-                create_folder(self.folder)
+                make_folder(self.folder)
                 # two runs in one folder would mix their checkpoints
                 stack.enter_context(hold_lock(self.folder / ".lock", subject=self.folder))
             self._resume()
@@ -362,14 +362,6 @@ def check_version(progress: Any, folder: Path) -> None:
             f"the checkpoints in {format_path(folder)} must have version {CHECKPOINT_VERSION}; found {version!r:.20}; "
             "finish the run with the version of elmo that started it, or use another output folder"
         )
-
-
-def create_folder(folder: Path) -> None:
-    """Create a folder and its parents; raise ``OutputError`` if that is not possible."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(f"cannot create {format_path(folder)}: {format_error(error)}") from error
 
 
 def build_objective(config: BiLmConfig, options: TrainOptions, n_vocab: int) -> BiLmObjective:

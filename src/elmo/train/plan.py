@@ -27,7 +27,7 @@ import numpy as np
 
 from elmo.config import BiLmConfig, n_parameters
 from elmo.errors import ConfigError, FormatError
-from elmo.storage.atomic import atomic_file
+from elmo.storage.atomic import atomic_file, make_folder
 from elmo.storage.files import format_path, read_json
 from elmo.train.checkpoint import Checkpoints
 from elmo.train.corpus import Corpus, whole_sentences
@@ -170,7 +170,7 @@ def load_or_make_plan(
         return plan
     plan = make_plan(corpus, request, ranks=ranks, measure=measure)
     if ranks.is_first:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         values = {"kind": "elmo plan", "version": VERSION, "line": plan.line}
         values |= {"request": stored_request, "plan": plan.to_json()}
         with atomic_file(folder / FILE_NAME) as temporary:

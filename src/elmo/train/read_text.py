@@ -7,6 +7,7 @@ after each word, and with ``SENTENCE_END`` and a tab after each sentence. Tokens
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import logging
 import os
@@ -28,6 +29,7 @@ from elmo.text.chinese import TokenizerGuess, guess_tokenizer, simplify
 from elmo.text.lines import (
     BLOCK_BYTES,
     Block,
+    Digest,
     ErrorPolicy,
     Source,
     Tally,
@@ -97,6 +99,7 @@ class NumberedText:
         types: The distinct words.
         tokenizer: Name of the tokenizer that split the raw text, or that fits the language of tokenized text.
         tally: Number of lines that were repaired or skipped.
+        digests: SHA-256 of each input file, as it is stored.
     """
 
     tokens: NDArray[np.uint32]
@@ -106,6 +109,7 @@ class NumberedText:
     types: MergedTypes
     tokenizer: str
     tally: Tally
+    digests: tuple[str, ...]
 
 
 def read_text(
@@ -138,7 +142,10 @@ def read_text(
     tally = Tally()
     numbering = WordNumbering(folder)
     numbering.numbers(list(vocabulary or ()))
-    tokenizer_name, pieces = _read_words(all_files, options, tokenize, processes, tally)
+    digests = [hashlib.sha256() for _ in all_files]
+    tokenizer_name, pieces = _read_words(
+        all_files, options, tokenize=tokenize, processes=processes, tally=tally, digests=digests
+    )
     if options.simplified:
         pieces = _simplify(pieces)
     paths = [folder / f"{name}{TEMPORARY}" for name in ("tokens", "ends")]
@@ -161,6 +168,7 @@ def read_text(
         types=numbering.merge(),
         tokenizer=tokenizer_name,
         tally=tally,
+        digests=tuple(digest.hexdigest() for digest in digests),
     )
 
 
@@ -224,16 +232,22 @@ class SentenceWriter:
 
 
 def _read_words(
-    files: list[Source], options: CorpusOptions, tokenize: Tokenizer | None, processes: int, tally: Tally
+    files: list[Source],
+    options: CorpusOptions,
+    *,
+    tokenize: Tokenizer | None,
+    processes: int,
+    tally: Tally,
+    digests: Sequence[Digest],
 ) -> tuple[str, WordPieces]:
     """Return the name of the tokenizer, and an iterator over the words of all files."""
     if options.input_format == "conllu":
-        pieces = _read_conllu(files, options.errors, tally)
+        pieces = _read_conllu(files, options.errors, tally, digests)
         first = list(itertools.islice(pieces, 1))
         guess = guess_tokenizer(_decode_start(b" ".join(first[0][2]))) if first else None
         return (guess or _FALLBACK).tokenizer, itertools.chain(first, pieces)
     is_raw = options.input_format == "text"
-    blocks = _read_blocks(files, _TEXT_BLOCK if is_raw else BLOCK_BYTES, options.errors, tally)
+    blocks = _read_blocks(files, _TEXT_BLOCK if is_raw else BLOCK_BYTES, options.errors, tally, digests)
     if not is_raw:
         guess, blocks = _guess_tokenizer(blocks)
         return guess.tokenizer, ((k, block.position, split_at_space(block.data)) for k, block in blocks)
@@ -249,12 +263,14 @@ def _read_words(
     return tokenize.name, _tokenize(blocks, tokenize, split=options.has_splitting, processes=processes)
 
 
-def _read_blocks(files: list[Source], n_bytes: int, errors: ErrorPolicy, tally: Tally) -> Iterator[FileBlock]:
+def _read_blocks(
+    files: list[Source], n_bytes: int, errors: ErrorPolicy, tally: Tally, digests: Sequence[Digest]
+) -> Iterator[FileBlock]:
     """Yield the blocks of all files; raise ``DataError`` for a file with a NUL byte near its start."""
     for k, file in enumerate(files):
         n_read = 0
         try:
-            for block in read_blocks(file, errors=errors, n_bytes=n_bytes, tally=tally):
+            for block in read_blocks(file, errors=errors, n_bytes=n_bytes, tally=tally, digest=digests[k]):
                 if n_read < _BINARY_CHECK:
                     _check_text(block.data, file, n_read)
                 n_read += len(block.data)
@@ -294,10 +310,10 @@ def split_at_space(data: bytes) -> list[bytes]:
     return data.replace(b"\n", b" \n ").split(b" ")
 
 
-def _read_conllu(files: list[Source], errors: ErrorPolicy, tally: Tally) -> WordPieces:
+def _read_conllu(files: list[Source], errors: ErrorPolicy, tally: Tally, digests: Sequence[Digest]) -> WordPieces:
     for k, file in enumerate(files):
         words = []
-        for sentence in read_conllu(read_lines(file, errors=errors, tally=tally)):
+        for sentence in read_conllu(read_lines(file, errors=errors, tally=tally, digest=digests[k])):
             words += [word.encode("utf-8", "surrogatepass") for word in (*sentence.tokens.tokens, SENTENCE_END)]
             if len(words) > _CONLLU_WORDS:
                 yield k, 0, words  # the position in the file is unknown

@@ -125,9 +125,10 @@ class Recipe:
                 raise ConfigError("new_vocabulary needs a model to start from; set init_from")
             if is_tied and not shape.reads_words_only:
                 raise ConfigError("tied is only possible for a model that reads words but not characters")
-        elif shape != ModelShape():
+        elif shape != ModelShape(cell_width=shape.cell_width, state_width=shape.state_width):
             raise ConfigError(
-                "init_from: the run has the shape of the model; do not set preset, reads, layers, cells or width"
+                "init_from: the run has the shape of the model, with more cells or a larger width if these are set; "
+                "do not set preset, reads or layers"
             )
         elif vocabulary is not None and not is_new:
             raise ConfigError("init_from: the run has the vocabulary of the model; set new_vocabulary to replace it")

@@ -6,7 +6,7 @@ import inspect
 import logging
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -146,8 +146,10 @@ def train_bilm(
             the text.
         reads: Whether the model reads characters, words or both. Default: characters.
         layers: Number of LSTM layers. Default: as in the preset.
-        cells: Number of LSTM cells per layer and direction. Default: as in the preset.
-        width: Width of the vectors of each direction. Default: as in the preset.
+        cells: Number of LSTM cells per layer and direction. Default: as in the preset, or as in the model to start
+            from, which a larger number grows.
+        width: Width of the vectors of each direction. Default: as in the preset, or as in the model to start from,
+            which a larger number grows.
         tied: Share the softmax weights with the input word vectors.
         direction: Train both language models or only one.
         init_from: Start from this model, in any format, instead of random weights.
@@ -268,8 +270,15 @@ def _run(
             # an adaptive softmax cannot share the word vectors
             is_tied = recipe.options.get("tied", has_tied_softmax(model) and not options.cutoffs)
             options = replace(options, is_tied=is_tied)
+            shape = recipe.shape()
             initial = prepare_weights(
-                model, corpus, n_vocab=options.n_vocab, is_tied=is_tied, is_adaptive=bool(options.cutoffs)
+                model,
+                corpus,
+                n_vocab=options.n_vocab,
+                is_tied=is_tied,
+                is_adaptive=bool(options.cutoffs),
+                cell_width=shape.cell_width,
+                state_width=shape.state_width,
             )
         config, options = _plan_run(recipe, corpus, options, initial, folder=folder.path, ranks=ranks)
         if corpus.is_simplified and config.chars is not None:
@@ -308,8 +317,9 @@ def _is_finished(recipe: Recipe, folder: RunFolder, ranks: Ranks, stack: ExitSta
         try:
             stack.enter_context(folder.hold())
             result = folder.is_finished(recipe)
-            if not result and not is_resumed:
-                folder.check_same_run(recipe)
+            if not is_resumed:
+                with suppress(*((DataError,) if result else ())):  # the text of a finished run may be gone
+                    folder.check_same_run(recipe)
         except ElmoError as error:
             result = error
     result = ranks.from_first(result)
@@ -326,8 +336,9 @@ def _load_model(recipe: Recipe) -> Pretrained | None:
     """Load the model to start from, if there is one, and check that it can be trained."""
     if recipe.init_from is None:
         return None
-    model = load(recipe.init_from)
-    check_trainable(model, is_tied=bool(recipe.options.get("tied")))
+    model, shape = load(recipe.init_from), recipe.shape()
+    is_tied = bool(recipe.options.get("tied"))
+    check_trainable(model, is_tied=is_tied, cell_width=shape.cell_width, state_width=shape.state_width)
     if recipe.is_simplified and model.config.alphabet != "simplified":
         raise ConfigError("simplified: the model to start from must have been trained on simplified characters")
     warn_of_lost_direction(model, recipe.train_options().directions)

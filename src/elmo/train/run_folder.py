@@ -16,24 +16,29 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from elmo.embed.calibration import compute_similarity_statistics
+from elmo.embed.elmo import Elmo
 from elmo.embed.start import compute_warm_state
 from elmo.engine.bilm import Engine
 from elmo.errors import ConfigError, DataError, ElmoError, FormatError, OutputError
 from elmo.formats import native
 from elmo.formats.pretrained import Pretrained, SoftmaxWeights
 from elmo.model.bilm import BiLm
-from elmo.storage.atomic import hold_lock, sync
+from elmo.storage.atomic import hold_lock, make_folder, sync
 from elmo.storage.files import format_path
 from elmo.text.lines import expand_paths
+from elmo.text.tokenizers import Tokens
 from elmo.train.checkpoint import Checkpoints
 from elmo.train.corpus import EOS, MANIFEST, Corpus, read_manifest
+from elmo.train.corpus_builder import is_changed, is_regular
 from elmo.train.log import SUFFIX
-from elmo.train.loop import Trainer, check_version, create_folder
+from elmo.train.loop import Trainer, check_version
 from elmo.train.recipe import FILE_NAME, Recipe
 
 _LOCK = ".run.lock"
 _NEXT = "resume it (--resume), or start a new run with another output folder (--out)"
 _WARM_TOKENS = 1 << 18  # number of held-out tokens for the warm state
+_CALIBRATION_TOKENS = 1 << 17  # number of held-out tokens for the similarity statistics
 _log = logging.getLogger(__name__)
 
 
@@ -73,7 +78,7 @@ class RunFolder:
         """Create the folder and lock it. New folders that are empty at the end are removed."""
         created = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
         try:
-            create_folder(self.path)
+            make_folder(self.path)
             with hold_lock(self.path / _LOCK, subject=self.out):
                 yield
         finally:
@@ -137,7 +142,10 @@ class RunFolder:
         return OutputError(f"{format_path(self.out)} already exists; use a new folder, or remove it first")
 
     def _changed_text(self, recipe: Recipe) -> str | None:
-        """Describe the first change of the text since the corpus was built, or return None. Stdin is not checked."""
+        """Describe the first change of the text since the corpus was built, or return None.
+
+        Stdin and pipes are not checked.
+        """
         if not self.has_corpus:
             return None
         try:
@@ -148,10 +156,7 @@ class RunFolder:
         if len(files) != len(kept):
             return f"{len(kept)} files at the start, {len(files)} now"
         for file, then in zip(files, kept, strict=True):
-            if file == "-" or then["path"] == "-":
-                continue
-            now = file.stat()
-            if (now.st_size, now.st_mtime_ns) != (then["size"], then["mtime_ns"]):
+            if is_regular(file) and then["path"] != "-" and is_changed(file, then):
                 return format_path(file)
         return None
 
@@ -160,7 +165,7 @@ class RunFolder:
 
 
 def export_model(trainer: Trainer, *, tokenizer: str) -> Pretrained:
-    """Build a model from the best checkpoint, and compute its warm state from the held-out text.
+    """Build a model from the best checkpoint; compute its warm state and similarity statistics from the held-out text.
 
     The weights of a direction that was not trained are zero, so its half of every vector is also zero.
     """
@@ -188,7 +193,13 @@ def export_model(trainer: Trainer, *, tokenizer: str) -> Pretrained:
         },
     )
     sentences = _heldout_sentences(trainer.corpus)
-    return replace(model, warm=compute_warm_state(Engine(bilm, model.indexer()), sentences))
+    model = replace(model, warm=compute_warm_state(Engine(bilm, model.indexer()), sentences))
+    try:
+        elmo, tokens = Elmo(model, tokenizer="whitespace"), map(Tokens.from_words, sentences)
+        similarity = compute_similarity_statistics(elmo, tokens, max_tokens=_CALIBRATION_TOKENS)
+    except DataError:  # the held-out text is too short
+        return model
+    return replace(model, similarity=similarity)
 
 
 def has_written(model: Pretrained, checkpoints: Checkpoints) -> bool:

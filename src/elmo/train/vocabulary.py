@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from elmo.errors import DataError, raise_all
 from elmo.storage.files import MAX_LINES, format_path
 from elmo.text.ids import Vocabulary
-from elmo.text.lines import read_lines
+from elmo.text.lines import TextLimits, read_lines
 from elmo.train.corpus import EOS, FIRST_WORD, SPECIAL, UNKNOWN, map_array
 
 NOTHING = 0  # number of the empty word
@@ -37,17 +37,20 @@ _N_SHARES = 64
 class _WordNumbers(dict[bytes, int]):
     """A dictionary that gives each new word the next number when it is first looked up."""
 
-    def __init__(self, initial: dict[bytes, int], first: int) -> None:
+    def __init__(self, initial: dict[bytes, int], first: int, limits: TextLimits) -> None:
         super().__init__(initial)
         self._shift = first - len(initial)
+        self._limits = limits
 
     def __missing__(self, word: bytes) -> int:
+        if len(word) > self._limits.token_bytes:
+            self._limits.check_tokens([word.decode("utf-8", "replace")], "the text")
         number = self[word] = len(self) + self._shift
         return number
 
 
-def _start_segment() -> _WordNumbers:
-    return _WordNumbers({b"": NOTHING, b"\n": EOS, SPECIAL[UNKNOWN].encode(): UNKNOWN}, FIRST_WORD)
+def _start_segment(limits: TextLimits) -> _WordNumbers:
+    return _WordNumbers({b"": NOTHING, b"\n": EOS, SPECIAL[UNKNOWN].encode(): UNKNOWN}, FIRST_WORD, limits)
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,8 @@ class WordNumbering:
     def __init__(self, folder: Path, *, max_in_memory: int = MAX_IN_MEMORY) -> None:
         self._folder = folder
         self._max = max_in_memory
-        self._numbers = _start_segment()
+        self._limits = TextLimits.read()
+        self._numbers = _start_segment(self._limits)
         self._segments: list[Segment] = []
         self._n_words = 0  # number of words in closed segments
         self._token = 0  # first token of the current segment
@@ -136,7 +140,7 @@ class WordNumbering:
             self._write_words([name.encode() for name in SPECIAL], spellings, ends)
             ages.write(np.arange(FIRST_WORD).astype("<i8").data)  # tofile would not report a full disk
             for share in range(_N_SHARES):
-                merged = _WordNumbers({}, n_types)
+                merged = _WordNumbers({}, n_types, self._limits)
                 for segment, table in zip(self._segments, tables, strict=True):
                     words, numbers = _read_share(segment, share)
                     known = len(merged) + n_types
@@ -163,7 +167,7 @@ class WordNumbering:
 
     def _close_segment(self, token: int) -> None:
         words = [word for word, number in self._numbers.items() if number >= FIRST_WORD]
-        self._numbers = _start_segment()
+        self._numbers = _start_segment(self._limits)
         shares = np.fromiter(map(zlib.crc32, words), dtype=np.uint32, count=len(words)) % _N_SHARES
         order = np.argsort(shares, kind="stable")
         number = len(self._segments)
