@@ -3,6 +3,10 @@
 # make test         run all tests
 # make check        check style, types and the direction of imports
 # make conformance  compare with AllenNLP, simple_elmo, TensorFlow and ELMoForManyLangs
+# make faults       disturb every command that writes: kills, full disks, links, two writers, …
+# make fuzz         fuzz every reader with coverage feedback; INPUTS=1000000 sets the number of inputs
+# make integrations test the libraries that need an environment of their own: Flair
+# make lock         write requirements.lock and requirements-dev.lock: exact versions with hashes
 # make bench        run the benchmarks that need no data
 # Each command installs its requirements into .venv.
 
@@ -10,11 +14,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PEERS := .venvs/peers
+FLAIR := .venvs/flair
 
 # One thread per test process: two processes with two threads each would compete for two cores.
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: help run quick test check conformance bench clean
+.PHONY: help run quick test check conformance integrations faults fuzz lock bench clean
 
 help:
 	@sed -n '/^#/s/^# \{0,1\}//p; /^$$/q' Makefile
@@ -38,10 +43,10 @@ run: $(VENV)/ready-to-run
 	@$(BIN)/elmo demo $(if $(MODEL),--model "$(MODEL)") --picture words.png
 
 quick: $(VENV)/ready
-	$(TEST_ENV) $(BIN)/python -m pytest -q -n 2 --dist worksteal -m 'not slow and not conformance'
+	$(TEST_ENV) $(BIN)/python -m pytest -q -n 2 --dist worksteal -m 'not slow and not conformance and not integrations'
 
 test: $(VENV)/ready
-	$(TEST_ENV) $(BIN)/python -m pytest -n 2 --dist worksteal -m 'not conformance'
+	$(TEST_ENV) $(BIN)/python -m pytest -n 2 --dist worksteal -m 'not conformance and not integrations'
 
 check: $(VENV)/ready
 	$(BIN)/ruff check .
@@ -56,9 +61,27 @@ conformance: $(VENV)/ready
 	test -d $(PEERS)/models/original || $(PEERS)/allennlp/bin/python tests/conformance/peers/make_models.py $(PEERS)/models
 	$(BIN)/python -m pytest -m conformance tests/conformance
 
+# The system calls of a command are disturbed with strace; without it, these faults are skipped.
+faults: $(VENV)/ready
+	$(TEST_ENV) $(BIN)/python -m tests.faults $(if $(FAULTS),--faults $(FAULTS)) $(if $(COMMANDS),--commands $(COMMANDS))
+
+fuzz: $(VENV)/ready
+	$(INSTALL) '.[fuzz]'
+	$(TEST_ENV) $(BIN)/python -m fuzz --guided --inputs $(or $(INPUTS),100000) $(if $(TARGETS),--targets $(TARGETS))
+
+# Flair needs transformers 4, so it cannot share an environment with the other libraries.
+integrations:
+	test -x $(FLAIR)/bin/python || $(PYTHON) -m venv $(FLAIR)
+	$(FLAIR)/bin/python -m pip install --quiet --disable-pip-version-check -c tests/integrations/flair.txt -e '.[flair]' pytest
+	$(FLAIR)/bin/python -m pytest -m integrations tests/integrations/test_flair.py
+
 # These benchmarks need arguments, such as data or a model, which the docstring of each script describes.
-NEED_ARGUMENTS := change explain minilm serve_load speed_chart substitutes synthetic_change task_peers wsd
+NEED_ARGUMENTS := change explain minilm serve_load sklearn_sentiment spacy_ner speed_chart substitutes synthetic_change task_peers vector_store wsd
 BENCHMARKS := $(filter-out $(NEED_ARGUMENTS:%=benchmarks/%.py),$(sort $(wildcard benchmarks/*.py)))
+
+lock: $(VENV)/ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	UV=$(BIN)/uv recipes/lock.sh
 
 bench: $(VENV)/ready
 	for script in $(BENCHMARKS); do echo "== $$script"; $(BIN)/python $$script || exit 1; done

@@ -86,7 +86,8 @@ def read(elmo: Elmo, periods: Mapping[str, Sequence[Usage]], spelling: str | Non
     layers = flat.reshape(len(flat), elmo.n_layers, -1)
     # the token layer is the same for one spelling
     numbers = range(0 if spelling is None else 1, elmo.n_layers)
-    return {"average": layers.mean(axis=1)} | {str(k): layers[:, k] for k in numbers}
+    views = {"average": layers.mean(axis=1)} | {str(k): layers[:, k] for k in numbers}
+    return views | {"sense": embed_usages(elmo, usages, layers="sense").vectors}
 
 
 def read_other(system: System, periods: Mapping[str, Sequence[Usage]], spelling: str) -> dict[str, Vectors]:
@@ -114,7 +115,7 @@ def changes(
         sizes = [len(items) for items in uses[word].values()]
         later = np.repeat([0.0, 1.0], sizes)[None]
         for layer, rows in layers.items():
-            for name in ("apd", "prt", "jsd"):
+            for name in ("apd", "prt", "mmd", "jsd"):
                 labels = cluster(rows).labels if name == "jsd" else None
                 value = float(build_measure(name, rows, labels)(1 - later, later)[0])
                 scores.setdefault(f"{name}, {layer}", []).append(value)

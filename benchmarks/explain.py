@@ -158,7 +158,7 @@ def measure_vectors(
 ) -> dict[str, Any]:
     """Print and return the ratio of the change by the chosen words to the change by random words."""
     explanations = {method: [explainer.explain(usage) for usage in usages] for method, explainer in explainers.items()}
-    vectors = unit_rows(embed_usages(elmo, usages).vectors)
+    vectors = unit_rows(embed_usages(elmo, usages, layers="average").vectors)
     draw = RandomWords(elmo, chance)
     names = [*METHODS, "nearest", "random"]
     print(f"{'changed words':16}{'':10}" + "".join(f"{name:>26}" for name in names))
@@ -172,7 +172,9 @@ def measure_vectors(
                 cases.append(Case(usage, {**top, **draw_controls(usage, size, chance)}))
             for name in names:
                 changed = [change_sets(case.usage, case.chosen[name], change, draw) for case in cases]
-                rows = unit_rows(embed_usages(elmo, [usage for group in changed for usage in group]).vectors)
+                rows = unit_rows(
+                    embed_usages(elmo, [usage for group in changed for usage in group], layers="average").vectors
+                )
                 ends = np.cumsum([len(group) for group in changed])
                 moves[name] = np.array(
                     [float(np.mean(1 - part @ v)) for part, v in zip(np.split(rows, ends[:-1]), vectors, strict=True)]
@@ -198,7 +200,9 @@ def measure_similarities(
     elmo: Elmo, pairs: Sequence[tuple[Usage, Usage]], explainers: dict[Method, Explainer], chance: np.random.Generator
 ) -> dict[str, Any]:
     """Print and return the change of the cosine when the words that raise or lower it are changed."""
-    first, second = (unit_rows(embed_usages(elmo, list(side)).vectors) for side in zip(*pairs, strict=True))
+    first, second = (
+        unit_rows(embed_usages(elmo, list(side), layers="average").vectors) for side in zip(*pairs, strict=True)
+    )
     before = (first * second).sum(axis=1)
     print(f"mean cosine {before.mean():.3f}; change of the cosine, × 100")
     draw = RandomWords(elmo, chance)
@@ -222,7 +226,9 @@ def measure_similarities(
                     change_sets(pair[0], chosen, change, draw)
                     for pair, chosen in zip(pairs, by_size[size], strict=True)
                 ]
-                rows = unit_rows(embed_usages(elmo, [usage for group in changed for usage in group]).vectors)
+                rows = unit_rows(
+                    embed_usages(elmo, [usage for group in changed for usage in group], layers="average").vectors
+                )
                 ends = np.cumsum([len(group) for group in changed])
                 after = [float(np.mean(part @ v)) for part, v in zip(np.split(rows, ends[:-1]), second, strict=True)]
                 moves = 100 * (np.array(after) - before)

@@ -1,6 +1,6 @@
 """Measure how long a user waits: for ``import elmo``, for shell commands, and for the first sentence.
 
-usage: startup.py [RUNS] [--before SRC] [--after SRC]
+usage: startup.py [RUNS] [--before SRC] [--after SRC] [--model MODEL]
 
 Each command runs in a new process, RUNS times. SRC is a folder with the package, such as ``src`` of another
 checkout: with ``--before``, the two take turns, and the ratio is the median of their ratios in the same turn.
@@ -8,7 +8,8 @@ checkout: with ``--before``, the two take turns, and the ratio is the median of 
 each command runs once before it is measured.
 
 The last lines split the time in Python: importing torch and elmo, loading the bundled English model, the first
-sentence (which packs the weights), and the same sentence again.
+sentence (which packs the weights), the same sentence again, and the softmax, which is read on first use. With
+``--model``, only these lines are printed, for this model.
 """
 
 from __future__ import annotations
@@ -38,18 +39,20 @@ CASES: tuple[tuple[str, list[str], float | None], ...] = (  # name, arguments of
     ("elmo compare", ["-m", "elmo", "compare", "bank", *BANK], None),
     ("elmo substitutes", ["-m", "elmo", "substitutes", BANK[0]], None),
 )
-STEPS = ("import", "load", "first sentence", "second sentence")
+STEPS = ("import", "load", "first sentence", "second sentence", "softmax")
 SCRIPT = """
-import json, time
+import json, sys, time
 times = [time.perf_counter()]
 import torch, elmo
 elmo.Elmo
 times.append(time.perf_counter())
-model = elmo.Elmo.from_pretrained("en")
+model = elmo.Elmo.from_pretrained(sys.argv[1])
 times.append(time.perf_counter())
 for _ in range(2):
     model.encode("I sat by the bank of the river.")
     times.append(time.perf_counter())
+model.pretrained.softmax and model.pretrained.softmax.weight
+times.append(time.perf_counter())
 print(json.dumps([after - before for before, after in zip(times, times[1:])]))
 """
 
@@ -60,6 +63,7 @@ def main() -> int:
     parser.add_argument("runs", type=int, nargs="?", default=10, help="number of measurements of each command")
     parser.add_argument("--before", type=Path, metavar="SRC", help="package to compare with")
     parser.add_argument("--after", type=Path, metavar="SRC", default=SRC, help="package to measure")
+    parser.add_argument("--model", help="measure only how long this model takes to load and use")
     options = parser.parse_args()
     warn_if_busy()
     folders = [folder.resolve() for folder in (options.before, options.after) if folder is not None]
@@ -67,9 +71,10 @@ def main() -> int:
         if not (folder / "elmo" / "__init__.py").is_file():
             parser.error(f"{folder} has no package elmo")
     before = f"{'before':>9}{'ratio':>8}" if options.before else ""
+    model = "en" if options.model is None else options.model
     print(f"{'':20}{'median':>9}{'fastest':>9}{'imports':>9}{before}{'limit':>9}")
     is_slow = False
-    for name, arguments, limit in CASES:
+    for name, arguments, limit in CASES if options.model is None else ():
         for folder in folders:
             measure(arguments, folder)  # warm-up: the first start compiles and reads from disk
         times = [[measure(arguments, folder) for folder in folders] for _ in range(options.runs)]
@@ -82,7 +87,9 @@ def main() -> int:
             line += f"{statistics.median(row[0] for row in times):8.3f}s{ratio:8.2f}"
         is_slow |= limit is not None and median > limit
         print(line if limit is None else f"{line}{limit:8.2f}s", flush=True)
-    steps = [[measure_steps(folder) for folder in folders] for _ in range(options.runs)]
+    for folder in folders:
+        measure_steps(folder, model)  # warm-up
+    steps = [[measure_steps(folder, model) for folder in folders] for _ in range(options.runs)]
     for number, name in enumerate(STEPS):
         seconds = [statistics.median(row[k][number] for row in steps) for k in range(len(folders))]
         fastest = min(row[-1][number] for row in steps)
@@ -109,9 +116,9 @@ def import_share(arguments: list[str], folder: Path) -> float:
     return sum(int(own) for own in re.findall(r"^import time:\s+(\d+) \|", log, re.MULTILINE)) / 1e6 / seconds
 
 
-def measure_steps(folder: Path) -> list[float]:
+def measure_steps(folder: Path, model: str) -> list[float]:
     """Measure the seconds of each of ``STEPS`` in a new process."""
-    return json.loads(run(["-c", SCRIPT], folder).stdout)
+    return json.loads(run(["-c", SCRIPT, model], folder).stdout)
 
 
 def run(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:

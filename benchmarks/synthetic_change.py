@@ -62,7 +62,7 @@ def main() -> None:
             rows, later = draw_periods(labels, generator)
             gold[draw].append(divergence(labels[rows][later < 1], labels[rows][later > 0]))
             for view, table in views.items():
-                for measure in ("apd", "prt", "jsd"):
+                for measure in ("apd", "prt", "mmd", "jsd"):
                     if measure == "jsd" and draw:
                         continue  # clustering is slow; one draw is enough
                     own = cluster(table[rows]).labels if measure == "jsd" else None
@@ -110,6 +110,7 @@ def vectors(elmo: Elmo, usages: tuple[Usage, ...], lemma: str) -> dict[str, Vect
         views[f"{name}, average"] = layers.mean(axis=1)
         for k in range(1 if name == "lemma" else 0, elmo.n_layers):
             views[f"{name}, {k}"] = layers[:, k]
+        views[f"{name}, sense"] = embed_usages(elmo, list(items), layers="sense").vectors
     views["expected words"] = embed_substitutes(elmo, list(usages)).vectors
     return views
 

@@ -37,7 +37,7 @@ Vectors = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Words:
-    """Instances with their vectors (instance, layer, width) and documents."""
+    """Instances with their vectors (instance, layer, width) and documents; the last "layer" is ``layers="sense"``."""
 
     instances: list[Instance]
     documents: list[str]
@@ -81,7 +81,7 @@ def main() -> None:
     print(f"\n{'layer':10}{'method':12}" + "".join(f"{name:>16}" for name in parts), flush=True)
     results: dict[tuple[str, str], dict[str, dict[str, SenseScore]]] = {}
     rights: dict[tuple[str, str], dict[str, list[bool]]] = {}
-    views: dict[str, Any] = {str(k): k for k in range(elmo.n_layers)} | {"average": None, "concat": ...}
+    views: dict[str, Any] = {str(k): k for k in range(elmo.n_layers)} | {"average": None, "concat": ..., "sense": -1}
     for layer, view in views.items():
         answers: dict[str, dict[str, dict[str, str]]] = {}
         for name, (train, test) in parts.items():
@@ -136,19 +136,20 @@ def read_all(path: Path, gold: Path | None = None) -> list[SenseSentence]:
 
 
 def read_words(elmo: Elmo, sentences: Sequence[SenseSentence], *, start: str, cache: Path | None) -> Words:
-    """Return all instances of the sentences, with the vectors of all layers in float16."""
+    """Return all instances of the sentences, with the vectors of all layers and of "sense" in float16."""
     instances = [instance for sentence in sentences for instance in sentence.instances]
     documents = [sentence.document for sentence in sentences for _ in sentence.instances]
-    name = f"{fingerprint(elmo.pretrained, with_warm=True)[:16]}-{start}-{len(instances)}.npy"
+    name = f"{fingerprint(elmo.pretrained, with_warm=True)[:16]}-{start}-sense-{len(instances)}.npy"
     if cache is not None and (cache / name).exists():
         return Words(instances, documents, np.load(cache / name))
     rows: list[Vectors] = []
     for at in range(0, len(sentences), 500):
         usages = [usage for sentence in sentences[at : at + 500] for usage in sentence.usages()]
-        rows.append(embed_usages(elmo, usages, layers="concat", start=start).vectors.astype(np.float16))
+        parts = [embed_usages(elmo, usages, layers=layers, start=start).vectors for layers in ("concat", "sense")]
+        rows.append(np.concatenate(parts, axis=1).astype(np.float16))
         if at % 5000 == 0:
             print(f"{at:,} of {len(sentences):,} sentences", flush=True)
-    vectors = np.concatenate(rows).reshape(len(instances), elmo.n_layers, elmo.width)
+    vectors = np.concatenate(rows).reshape(len(instances), elmo.n_layers + 1, elmo.width)
     if cache is not None:
         cache.mkdir(parents=True, exist_ok=True)
         np.save(cache / name, vectors)
@@ -181,8 +182,8 @@ def _senses(wordnet: WordNet, instance: Instance) -> list[str]:
 
 def _view(words: Words, view: Any) -> Vectors:
     if view is None:
-        return words.vectors.mean(axis=1, dtype=np.float32).astype(np.float16)
-    return words.vectors.reshape(len(words.vectors), -1) if view is ... else words.vectors[:, view]
+        return words.vectors[:, :-1].mean(axis=1, dtype=np.float32).astype(np.float16)
+    return words.vectors[:, :-1].reshape(len(words.vectors), -1) if view is ... else words.vectors[:, view]
 
 
 def _is_held_out(document: str) -> bool:

@@ -29,6 +29,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     rows = "She O\nflew O\nto O\nLondon B-LOC\n. O\n\nParis B-LOC\nis O\nhere O\n\n"
     for name in ("train.conll", "dev.conll"):
         (tmp_path / name).write_text(rows * 4, encoding="utf-8")
+    (tmp_path / "reviews.csv").write_text('id,text\n1,"A good film, really."\n2,Not for me .\n', encoding="utf-8")
     monkeypatch.setenv("ELMO_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -41,6 +42,8 @@ def blocks(page: Path, language: str) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # examples read like a person's, open() and all
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Keras
+@pytest.mark.filterwarnings("ignore:Skipping nested container:UserWarning")  # Keras
 def test_the_python_of_a_page_runs_from_top_to_bottom(page: Path, workplace: Path) -> None:
     code = blocks(page, "python")
     if "jieba" in page.read_text(encoding="utf-8") and page.name == "README.zh.md":

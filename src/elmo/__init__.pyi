@@ -10,6 +10,7 @@ from .errors import ElmoError as ElmoError
 from .errors import EncodingError as EncodingError
 from .errors import FormatError as FormatError
 from .errors import MissingExtraError as MissingExtraError
+from .errors import NotFiniteError as NotFiniteError
 from .errors import OutputError as OutputError
 from .errors import SentenceTooLongError as SentenceTooLongError
 from .errors import ServiceError as ServiceError
@@ -50,6 +51,7 @@ __all__ = [
     "LayerMixes",
     "Layers",
     "MissingExtraError",
+    "NotFiniteError",
     "OutputError",
     "SentenceTooLongError",
     "ServiceError",

@@ -11,10 +11,11 @@
     │   └── SentenceTooLongError a sentence is longer than the limit
     ├── ShapeError               tensors have incompatible shapes
     ├── StateError               a start state is missing or belongs to another model
+    ├── NotFiniteError           a result would contain nan or inf; the message states the cause
     ├── OutputError              an output cannot be written, or it belongs to another job
     ├── TrainingError            a training run cannot continue
     ├── ServiceError             a service cannot be reached, is busy, or replied with an error
-    └── MissingExtraError        an optional library is not installed
+    └── MissingExtraError        an optional library is not installed, or has an unsupported version
 
 A message says in one line what is wrong, what was expected, what was found and what to do. The command line
 prints it unchanged.
@@ -22,7 +23,8 @@ prints it unchanged.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 __all__ = [
     "ChecksumError",
@@ -32,6 +34,7 @@ __all__ = [
     "EncodingError",
     "FormatError",
     "MissingExtraError",
+    "NotFiniteError",
     "OutputError",
     "SentenceTooLongError",
     "ServiceError",
@@ -77,6 +80,10 @@ class StateError(ElmoError):
     """A start state is missing or belongs to another model."""
 
 
+class NotFiniteError(ElmoError):
+    """A result would contain nan or inf, for example because weights are too large; the message states the cause."""
+
+
 class OutputError(ElmoError):
     """An output cannot be written, or it belongs to another job."""
 
@@ -105,10 +112,50 @@ class ServiceError(ElmoError):
 
 
 class MissingExtraError(ElmoError):
-    """An optional library is not installed."""
+    """An optional library is not installed, cannot be imported, or has an unsupported version.
 
-    def __init__(self, feature: str, *, extra: str) -> None:
-        super().__init__(f"{feature} requires an optional dependency: pip install 'pyelmo[{extra}]'")
+    Args:
+        feature: What needs the library.
+        extra: The extra of pyelmo that installs it.
+        expected: The supported versions, if another version was found.
+        found: The installed version.
+        problem: Why the installed library cannot be imported.
+    """
+
+    def __init__(
+        self,
+        feature: str,
+        *,
+        extra: str,
+        expected: str | None = None,
+        found: str | None = None,
+        problem: str | None = None,
+    ) -> None:
+        if problem is not None:
+            super().__init__(
+                f"{feature} requires an optional dependency that is broken ({problem}): "
+                f"pip install --force-reinstall 'pyelmo[{extra}]'"
+            )
+        elif found is None:
+            super().__init__(f"{feature} requires an optional dependency: pip install 'pyelmo[{extra}]'")
+        else:
+            super().__init__(f"{feature} requires {expected}; found {found}: pip install -U 'pyelmo[{extra}]'")
+
+
+@contextmanager
+def importing_extra(feature: str, *, extra: str) -> Iterator[None]:
+    """Raise ``MissingExtraError`` if the imports in the ``with`` block fail, for whatever reason.
+
+    A library that is installed may raise anything: ``OSError`` if one of its own libraries is missing, ``ValueError``
+    if it was built for another version of numpy.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(feature, extra=extra) from error
+    except Exception as error:
+        problem = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise MissingExtraError(feature, extra=extra, problem=problem) from error
 
 
 def raise_all(problems: Sequence[str], *, subject: str, kind: type[ElmoError] = FormatError) -> None:

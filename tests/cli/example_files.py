@@ -33,8 +33,10 @@ def prepare(command: str | None, here: Path, run: Run, monkeypatch: pytest.Monke
     if command == "curves":
         for name in ("first", "second"):
             write_log(here / f"{name}.training")
-    if command == "sharpen":
+    if command in ("sharpen", "calibrate"):
         write_articles(here / "articles.txt")
+    if command == "embed":
+        (here / "reviews.csv").write_text("id,text\n1,A good film .\n")
     if command == "neighbors":
         assert run("index", "corpus.txt", "--out", "usages").code == 0
     if command in ("senses", "change"):

@@ -17,9 +17,9 @@ SENTENCES = ("I sat by the bank .", "the Bank of the river", "by the bank at the
 
 @pytest.mark.slow
 def test_a_table_for_each_layer_and_the_average(run: Run) -> None:
-    outcome = run("compare", "bank", *SENTENCES, *MODEL)
+    outcome = run("compare", "bank", *SENTENCES, *MODEL, "--layers", "all")
     assert (outcome.code, outcome.err) == (0, "")
-    result = compare(Elmo.from_pretrained("model"), "bank", SENTENCES)
+    result = compare(Elmo.from_pretrained("model"), "bank", SENTENCES, layers="all")
     assert outcome.out.splitlines()[:3] == [
         "S1  I sat by the [bank] .",
         "S2  the [Bank] of the river",
@@ -30,6 +30,27 @@ def test_a_table_for_each_layer_and_the_average(run: Run) -> None:
     for table, matrix in zip(tables, result.matrices.values(), strict=True):
         assert table[0].split()[-3:] == ["S1", "S2", "S3"]
         assert [line.split()[1:] for line in table[1:]] == [[f"{value:.3f}" for value in row] for row in matrix]
+
+
+def test_by_default_one_table_of_sense_vectors_is_shown(run: Run) -> None:
+    outcome = run("compare", "bank", *SENTENCES, *MODEL)
+    (matrix,) = compare(Elmo.from_pretrained("model"), "bank", SENTENCES, layers="sense").matrices.values()
+    _, table, note = outcome.out.split("\n\n")
+    assert [line.split()[1:] for line in table.splitlines()[1:]] == [[f"{x:.3f}" for x in row] for row in matrix]
+    assert note == "no ranks: this model has no similarity statistics; add them with: elmo calibrate MODEL TEXT\n"
+
+
+def test_a_calibrated_model_ranks_each_pair(run: Run, here: Path) -> None:
+    (here / "many.txt").write_text("".join(f"The bank number {k} is by the river .\n" for k in range(20)))
+    outcome = run("calibrate", "model", "many.txt", "--out", "calibrated")
+    assert (outcome.code, outcome.out) == (0, "")
+    assert "added similarity statistics of 6 words to calibrated" in outcome.err
+    outcome = run("compare", "bank", "a river", "the [[bank]] .", "by the [[bank]]", "--model", "calibrated")
+    assert outcome.code == 1  # the first sentence has no bank
+    outcome = run("compare", "bank", *SENTENCES, "--model", "calibrated")
+    ranks = compare(Elmo.from_pretrained("calibrated"), "bank", SENTENCES).ranks
+    assert outcome.out.splitlines()[-3:] == [f"S{a + 1}, S{b + 1}: {rank}" for (a, b), rank in ranks.items()]
+    assert all(rank.word == "bank" for rank in ranks.values())
 
 
 def test_json_equals_the_result_of_the_library(run: Run) -> None:

@@ -20,7 +20,7 @@ def test_each_word_has_its_sentences_and_a_table(run: Run) -> None:
     assert (outcome.code, outcome.err) == (0, "")
     elmo = Elmo.from_pretrained("model")
     for first, word in zip((1, 5), ENGLISH, strict=True):
-        matrix = compare(elmo, word.word, word.sentences).matrices["average"]
+        matrix = compare(elmo, word.word, word.sentences).matrices["sense"]
         for sentence in word.sentences:
             assert sentence.replace(word.word, f"[{word.word}]") in outcome.out
         for k, row in enumerate(matrix, start=first):

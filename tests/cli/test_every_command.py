@@ -31,6 +31,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
         ("score X", "no sentence with a word"),
         ("train X --out new --preset tiny", "empty.txt"),
         ("warm model X --out new", "the text has no tokens"),
+        ("calibrate model X --out new", "some words occur in 12 sentences of 5 to 60 tokens, found none"),
         ("sharpen model X --out new", "empty.txt: expected text, found no words"),
         ("probe X X --column upos", "empty.txt"),
         ("similarity X", "empty.txt"),
@@ -70,6 +71,7 @@ def test_only_embed_accepts_text_without_words(run: Run, here: Path, text: str, 
         "index corpus.txt --out X/usages",
         "convert model X/half",
         "warm model corpus.txt --out X/warm",
+        "calibrate model articles.txt --out X/calibrated",
         "sharpen model articles.txt --out X/sharp",
         "perplexity model corpus.txt --out X/scores.tsv",
         "score corpus.txt --out X/scores.jsonl",
@@ -89,7 +91,7 @@ def test_missing_folders_of_an_output_are_created(run: Run, here: Path, command:
     if command.startswith(("senses", "change")):
         pytest.importorskip("sklearn", reason="scikit-learn is not installed")
     (here / "pairs.txt").write_text(DATA, encoding="utf-8")
-    if command.startswith("sharpen"):
+    if "articles" in command:
         write_articles(here / "articles.txt")
     arguments = shlex.split(command.replace("X/", "new/folder/"))
     outcome = run(*arguments)

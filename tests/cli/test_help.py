@@ -12,7 +12,7 @@ from tests.cli.conftest import Run
 from tests.cli.example_files import prepare
 
 PANELS = {
-    "Embed:": ("embed", "compare", "demo", "info", "convert", "warm", "sharpen"),
+    "Embed:": ("embed", "compare", "demo", "info", "convert", "warm", "calibrate", "sharpen"),
     "Train:": ("train", "perplexity", "curves"),
     "Words:": (
         "index",

@@ -53,7 +53,7 @@ def test_no_arguments_show_the_help(run: Run) -> None:
         (["info", "model", "other"], "other"),
         (["convert", "model"], "OUT"),
         (["convert", "model", "out", "--to", "gguf"], "--to"),
-        (["convert", "model", "out", "--dtype", "int8"], "--dtype"),
+        (["convert", "model", "out", "--dtype", "int4"], "--dtype"),
         (["warm", "model"], "TEXT"),
         (["compare"], "WORD"),
         (["compare", "bank"], "SENTENCE"),

@@ -81,3 +81,6 @@ def test_the_same_command_again_succeeds_and_another_is_one_line(run: Run, here:
     assert (resumed.code, resumed.err) == (0, again.err)
     other = run("train", "text.txt", "--out", "m", *SMALL, *QUICK, "--seed", "3")
     assert_fails(other, "m already exists; use a new folder")
+    text = (here / "text.txt").read_text()
+    (here / "text.txt").write_text(text.swapcase())  # as long as before
+    assert_fails(run("train", "text.txt", "--out", "m", *SMALL, *QUICK), "the text of this run has changed")

@@ -97,8 +97,8 @@ def test_an_empty_stdin_is_one_line(run: Run, folder: Path) -> None:
 
 
 PLACES = {
-    "text.txt/m": "cannot create",
-    "/proc/m": "cannot create",
+    "text.txt/m": "cannot write",
+    "/proc/m": "cannot write",
     "/dev/null": "already exists",
     "text.txt": "already exists",
     "more": "already exists",

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Run
-from tests.train.arena import contents, visible
+from tests.faults.arena import contents, visible
 
 OPTIONS = shlex.split(
     "--reads words --layers 1 --cells 12 --width 8 --format tokens --samples 20 --batch-size 4 --window 10"

@@ -348,6 +348,56 @@ def test_a_broken_library_is_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert choose_kernels(torch.ones(1)).library is None
 
 
+@needs_kernels
+@pytest.mark.usefixtures("fresh_start")
+@pytest.mark.parametrize("damage", ["truncated", "empty", "header only", "text", "folder", "no functions"])
+def test_a_damaged_library_gives_one_warning_and_the_same_vectors(
+    damage: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv(compiled.VARIABLE, raising=False)
+    path = tmp_path / f"kernels.{BUILT_VARIANTS[0]}.so"
+    library = (Path(compiled.__file__).parent / path.name).read_bytes()
+    other = next(Path(torch.__file__).parent.glob("lib/libc10.so"), None)
+    if damage == "folder" or (damage == "no functions" and other is None):
+        path.mkdir()
+    else:
+        no_functions = b"" if other is None else other.read_bytes()
+        path.write_bytes({"truncated": library[: len(library) // 2], "empty": b"", "header only": library[:64],
+                          "text": b"not a library", "no functions": no_functions}[damage])  # fmt: skip
+    monkeypatch.setattr(compiled, "__file__", str(tmp_path / "compiled.py"))
+    model = compiled_model()
+    vectors = [encoding.vectors for _ in range(2) for encoding in model.encode(SENTENCES, layers="all")]
+    assert all(np.isfinite(array).all() for array in vectors)
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(warnings) == (0 if damage == "folder" else 1)
+    assert all("cannot be used" in text and "computing without it" in text for text in warnings)
+
+
+@pytest.mark.skipif(len(BUILT_VARIANTS) < 2, reason="this CPU has only one variant")
+@pytest.mark.usefixtures("fresh_start")
+def test_the_next_variant_is_used_if_the_best_one_is_damaged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv(compiled.VARIABLE, raising=False)
+    best, next_best = (f"kernels.{variant}.so" for variant in BUILT_VARIANTS[:2])
+    (tmp_path / best).write_bytes(b"")
+    (tmp_path / next_best).write_bytes((Path(compiled.__file__).parent / next_best).read_bytes())
+    monkeypatch.setattr(compiled, "__file__", str(tmp_path / "compiled.py"))
+    assert load_library().variant == BUILT_VARIANTS[1]
+
+
+@pytest.mark.usefixtures("fresh_start")
+def test_a_cpu_that_torch_cannot_describe_is_not_an_error(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> str:
+        raise AttributeError("torch has no such function")
+
+    monkeypatch.delenv(compiled.VARIABLE, raising=False)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", fail)
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    assert choose_kernels(torch.ones(1)).library is None
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
 @pytest.mark.usefixtures("fresh_start")
 def test_an_installation_without_libraries_computes_with_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv(compiled.VARIABLE, raising=False)

@@ -285,6 +285,10 @@ def slow(name: str, a: np.ndarray, b: np.ndarray, shares: tuple[np.ndarray, np.n
     """Compute a measure directly from its definition."""
     if name == "apd":
         return float(np.mean([1 - x @ y / np.linalg.norm(x) / np.linalg.norm(y) for x in a for y in b]))
+    if name == "mmd":
+        units = [rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (a, b)]
+        within = [np.mean([x @ y for i, x in enumerate(u) for j, y in enumerate(u) if i != j]) for u in units]
+        return float(sum(within) - 2 * np.mean([x @ y for x in units[0] for y in units[1]]))
     x, y = a.mean(axis=0), b.mean(axis=0)
     cosine = x @ y / np.linalg.norm(x) / np.linalg.norm(y)
     if name.startswith("prt"):
@@ -314,6 +318,18 @@ def test_change_is_distinguished_from_chance(name: str) -> None:
         p_values.append(estimate_change(build_measure(name, rows, labels), is_later, permutations=99, seed=seed).p)
     assert 0.2 < np.mean(p_values) < 0.8  # p-values are uniform without a change
     assert np.mean(np.array(p_values) <= 0.05) <= 0.2
+
+
+def test_mmd_is_about_zero_for_any_number_of_senses_and_usages() -> None:
+    values = {
+        (n, spread): np.mean([
+            estimate_change(build_measure("mmd", rows * [spread, *[1] * 7]), is_later, permutations=1).value
+            for rows, is_later, _ in (periods(n, seed=seed) for seed in range(60))
+        ])
+        for n in (10, 80)
+        for spread in (1, 8)
+    }  # fmt: skip
+    assert max(map(abs, values.values())) < 0.01, values
 
 
 def test_the_p_value_is_the_share_of_permutations_that_change_as_much() -> None:
@@ -367,7 +383,7 @@ def test_rank_correlation_is_spearman_with_ties() -> None:
 
 def test_wrong_arguments_of_measures_are_rejected() -> None:
     rows, is_later, _ = periods(5)
-    with pytest.raises(ConfigError, match="one of apd, prt, prt-inverted, jsd; found 'cos'"):
+    with pytest.raises(ConfigError, match="one of apd, prt, prt-inverted, jsd, mmd; found 'cos'"):
         build_measure("cos", rows)
     with pytest.raises(ConfigError, match="pass the sense of each usage in labels"):
         build_measure("jsd", rows)

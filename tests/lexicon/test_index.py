@@ -7,6 +7,7 @@ import random
 import struct
 import tracemalloc
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -59,6 +60,14 @@ def test_the_message_names_a_bundled_model(index: Index, elmo: Elmo) -> None:
     said = "built with another model, the bundled zh: use --model zh, or build an index with your model$"
     with pytest.raises(ConfigError, match=said):
         index.check_model(elmo)
+
+
+def test_an_index_that_was_moved_is_reported(job: IndexJob, elmo: Elmo, tmp_path: Path) -> None:
+    build_index(job, elmo)
+    index = Index(job.out)
+    job.out.rename(tmp_path / "moved")
+    with pytest.raises(DataError, match=r"^the index 'usages' was moved or removed; start again with its new folder$"):
+        index.usage(0)
 
 
 def test_damage_is_detected_and_repaired(job: IndexJob, elmo: Elmo) -> None:

@@ -47,7 +47,7 @@ def test_only_the_listed_words_and_phrases_are_indexed(job: IndexJob, elmo: Elmo
     assert index.words == {"bank": (5, 5), "new york": (2, 2)}
     (first, second) = index.usages("New York").items
     assert (first.word, second.word) == ("New York", "new york")
-    whole = np.asarray(elmo.encode([first.sentence])[0].vectors)[first.begin : first.end]
+    whole = np.asarray(elmo.encode([first.sentence], layers="sense")[0].vectors)[first.begin : first.end]
     assert np.allclose(index.usages("New York").vectors[0], whole.mean(axis=0), atol=1e-7)
     assert len(index.usages("sea")) == 0
     assert index.n_tokens == sum(len(line.split()) for line in LINES)  # of the text, not of the index

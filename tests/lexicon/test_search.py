@@ -23,7 +23,7 @@ def blocks(rows: np.ndarray, sizes: list[int], excluded: set[int]) -> list[Vecto
     for size in [*sizes, len(rows)]:
         part = rows[at : at + size]
         mask = np.array([at + n in excluded for n in range(len(part))], dtype=bool)
-        norms = np.linalg.norm(part, axis=1).astype(np.float32)
+        norms = np.linalg.norm(part.astype(np.float32), axis=1)
         found.append(VectorBlock(at, part, norms, mask if excluded else None))
         at += len(part)
     return found
@@ -37,12 +37,14 @@ def blocks(rows: np.ndarray, sizes: list[int], excluded: set[int]) -> list[Vecto
     k=st.integers(1, 20),
     sizes=st.lists(st.integers(0, 300), max_size=3),
     n_excluded=st.integers(0, 5),
+    dtype=st.sampled_from([np.float16, np.float32]),
 )
 def test_the_nearest_rows_equal_those_of_a_full_sort(
-    seed: int, n_rows: int, n_queries: int, k: int, sizes: list[int], n_excluded: int
+    seed: int, n_rows: int, n_queries: int, k: int, sizes: list[int], n_excluded: int, dtype: type[np.floating]
 ) -> None:
     random = np.random.default_rng(seed)
-    rows = random.standard_normal((n_rows, 5)).astype(np.float32)
+    rows = random.standard_normal((n_rows, 5)).astype(dtype)
+    rows.flags.writeable = False  # as in a file that is mapped for reading
     queries = random.standard_normal((n_queries, 5)).astype(np.float32)
     excluded = set(random.integers(0, n_rows, n_excluded).tolist())
     found = find_nearest(queries, blocks(rows, sizes, excluded), k)
@@ -55,6 +57,22 @@ def test_the_nearest_rows_equal_those_of_a_full_sort(
     assert all(len(set(row)) == n_there for row in numbers.tolist())
     # compare cosines, not row numbers: float32 cannot separate very similar cosines
     assert np.abs(np.take_along_axis(cosines, numbers, axis=1) - best).max(initial=0) < 1e-6
+
+
+def test_few_and_many_queries_have_the_same_result() -> None:
+    random = np.random.default_rng(0)
+    rows = (1 + random.standard_normal((9000, 64)) / 50).astype(np.float16)  # close together
+    rows[100:200] = rows[:100]
+    rows[300] = 0
+    rows[400, 3] = np.nan
+    rows[600:700] *= 900
+    queries = rows[[0, 1, 5000, 600, 8999, 7, 8, 9]].astype(np.float32)
+    parts = blocks(rows, [4000], {2, 5001})
+    together = find_nearest(queries, parts, 12)
+    for query, numbers, cosines in zip(queries, together.numbers, together.cosines, strict=True):
+        alone = find_nearest(query[None], parts, 12)
+        np.testing.assert_array_equal(alone.numbers[0], numbers)
+        np.testing.assert_array_equal(alone.cosines[0], cosines)
 
 
 def test_rows_in_order_of_increasing_cosine_are_all_found() -> None:

@@ -17,6 +17,7 @@ from elmo.cli import substitutes as cli
 from elmo.embed.elmo import Elmo
 from elmo.errors import ConfigError, DataError, StateError
 from elmo.formats import native
+from elmo.lexicon import substitutes as library
 from elmo.lexicon.substitutes import (
     ContextPredictor,
     LemmaTable,
@@ -341,10 +342,11 @@ def test_without_simplemma_a_word_is_its_own_lemma(
 
     def without(name: str, *rest: Any, **options: Any) -> Any:
         if name == "simplemma":
-            raise ImportError(name)
+            raise ModuleNotFoundError(name)
         return real(name, *rest, **options)
 
     monkeypatch.setattr(builtins, "__import__", without)
+    library._import_lemmatize.cache_clear()
     assert Lemmatizer("en")("Banks") == "banks"
     (record,) = caplog.records
     assert "pip install 'pyelmo[lexicon]'" in record.getMessage()

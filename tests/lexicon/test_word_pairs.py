@@ -78,7 +78,7 @@ def test_progress_counts_pairs(elmo: Elmo, wic: Path) -> None:
     pairs = LabeledPairs(read_pairs(wic / "train.data.txt").pairs * 100)
     found = compare_pairs(elmo, pairs, on_progress=progress.append)
     assert progress == [256, 300]
-    assert len(found.cosines["average"]) == 300
+    assert len(found.cosines["sense"]) == 300
 
 
 @given(st.lists(st.tuples(st.sampled_from([-0.5, 0.0, 0.25, 0.5, 0.9]), st.booleans()), min_size=1, max_size=30))

@@ -160,6 +160,14 @@ def test_saved_senses_are_loaded_unchanged(tmp_path: Path, senses: SenseCentroid
     assert [path.name for path in tmp_path.glob("*safetensors*")] == ["s.safetensors"]
 
 
+def test_equal_senses_give_equal_files(tmp_path: Path, senses: SenseCentroids) -> None:
+    files = set()
+    for _ in range(5):
+        senses.save(tmp_path / "s.safetensors")
+        files.add((tmp_path / "s.safetensors").read_bytes())
+    assert len(files) == 1
+
+
 def test_a_compact_file_has_no_vectors_of_usages(tmp_path: Path, senses: SenseCentroids) -> None:
     senses.compact().save(tmp_path / "s.safetensors")
     found = SenseCentroids.load(tmp_path / "s.safetensors")

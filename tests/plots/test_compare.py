@@ -19,7 +19,7 @@ from elmo.plots.figure import BUNDLED_FONT, find_fonts
 def comparison(*texts: str, word: str = "bank", layers: int = 3) -> Comparison:
     uses = tuple(Use(text, (text.index(word), text.index(word) + len(word)), (word,)) for text in texts)
     matrix = np.linspace(-0.2, 1.0, len(uses) ** 2).reshape(len(uses), len(uses))
-    names = [*map(str, range(layers)), "average"]
+    names = [*map(str, range(layers)), "average", "sense"]
     return Comparison(word, uses, dict.fromkeys(names, matrix))
 
 
@@ -151,9 +151,9 @@ def test_a_word_without_a_font_is_shown_by_numbers_only(tmp_path: Path, caplog: 
     assert any("no font can draw" in record.getMessage() for record in caplog.records)
 
 
-def test_a_title_is_not_parsed_as_math_and_words_need_their_average(tmp_path: Path) -> None:
+def test_a_title_is_not_parsed_as_math_and_words_need_sense_vectors(tmp_path: Path) -> None:
     draw_words([comparison(r"a $\foo$", r"the $\foo$", word=r"$\foo$", layers=0)], tmp_path / "x.png")
     bare = Comparison("bank", BANKS.uses, {"0": BANKS.matrices["0"]})
     for words in ([], [bare]):
-        with pytest.raises(DataError, match="must have an average layer"):
+        with pytest.raises(DataError, match="must have layers='sense'"):
             draw_words(words, tmp_path / "y.png")

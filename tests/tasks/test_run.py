@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -57,6 +58,21 @@ def test_the_same_call_writes_the_same_bytes_and_refuses_to_overwrite(folder: Pa
     assert (folder / "ner.safetensors").read_bytes() == before
     train(folder, overwrite=True, settings=["fit.max_tokens=9", "words.dropout=0"])
     assert tasks.load(folder / "ner.safetensors").store.features.dropout == 0
+
+
+@pytest.mark.parametrize("is_finished", [True, False])
+def test_checkpoints_that_are_older_than_the_model_are_removed(folder: Path, is_finished: bool) -> None:
+    """A run that was killed after it had written its model leaves them; those of a later run are kept."""
+    out, checkpoints = folder / "ner.safetensors", folder / "ner.safetensors.training"
+    (checkpoints / "step-000000001").mkdir(parents=True)
+    for path in (checkpoints / "step-000000001" / "a", out):
+        path.write_bytes(b"x")
+    os.utime(out, (2, 3 if is_finished else 1))
+    os.utime(checkpoints / "step-000000001" / "a", (2, 2))
+    with pytest.raises(OutputError, match="already exists"):
+        train(folder)
+    assert checkpoints.exists() != is_finished
+    assert not list(folder.glob(".*"))
 
 
 def test_inputs_of_predict_exclude_each_other(folder: Path) -> None:

@@ -16,6 +16,7 @@ import atexit
 import errno
 import gc
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -35,6 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     if argv is None:  # this process exits after the command
         atexit.register(gc.freeze)  # do not search torch's many objects for garbage at exit
+        _clean_up_on_signals()
     console = Console()
     with console.handle_logging():
         try:
@@ -45,6 +47,26 @@ def main(argv: Sequence[str] | None = None) -> int:
                     sys.stdout.flush()  # raises an error now if the disk is full
         except BaseException as error:
             return _handle_error(error, console)
+
+
+class _SignalError(BaseException):
+    """A signal asks this process to end."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+def _clean_up_on_signals() -> None:
+    """Turn signals that would end the process at once into an exception, so that temporary files are removed."""
+
+    def stop(number: int, _: object) -> None:
+        raise _SignalError(number)
+
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, stop)
 
 
 def _run(argv: Sequence[str], console: Console) -> int:
@@ -101,6 +123,9 @@ def _simplify_message(error: Any) -> None:
 
 def _handle_error(error: BaseException, console: Console) -> int:
     """Print an error on one line and return the exit code of the command."""
+    if isinstance(error, _SignalError):  # now end as without a handler, so that the caller sees the signal
+        signal.signal(error.number, signal.SIG_DFL)
+        os.kill(os.getpid(), error.number)
     if isinstance(error, KeyboardInterrupt):
         console.print_interrupt(kind="Interrupted", code=INTERRUPTED)
         return INTERRUPTED
@@ -130,10 +155,15 @@ def _handle_error(error: BaseException, console: Console) -> int:
     return code
 
 
+_OUT_OF_MEMORY = (  # parts of messages of torch, C++, Python's threads, the dynamic linker, and oneDNN
+    "allocate memory", "out of memory", "bad_alloc", "can't start new thread", "failed to map segment",
+    "could not execute a primitive", "could not create a primitive",
+)  # fmt: skip
+
+
 def _is_out_of_memory(error: BaseException) -> bool:
-    """Return whether torch ran out of memory; on the CPU, torch raises a plain ``RuntimeError``."""
-    text = str(error)
-    return isinstance(error, RuntimeError) and ("allocate memory" in text or "out of memory" in text)
+    """Return whether a library ran out of memory; torch, for example, raises a plain ``RuntimeError`` on the CPU."""
+    return isinstance(error, RuntimeError | ImportError) and any(text in str(error) for text in _OUT_OF_MEMORY)
 
 
 def _discard_stdout() -> None:

@@ -52,7 +52,7 @@ def _write_panels(panels: dict[str, list[tuple[str, str]]], formatter: Any) -> N
 
 
 _PANELS = {  # each command is the function ``command`` of the module elmo.cli.NAME
-    "Embed": ("embed", "compare", "demo", "info", "convert", "warm", "sharpen"),
+    "Embed": ("embed", "compare", "demo", "info", "convert", "warm", "calibrate", "sharpen"),
     "Train": ("train", "perplexity", "curves"),
     "Words": (
         "index",

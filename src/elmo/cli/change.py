@@ -30,7 +30,7 @@ EXAMPLES = opt.examples(
 
 @options_from(
     "elmo.lexicon.change:change_in_corpora",
-    skip=("is_as_written", "options", "on_progress"),
+    skip=("is_as_written", "options", "on_progress", "on_measured"),
     minimums={"max_words": 1, "skip": 0},
 )
 @options_from(

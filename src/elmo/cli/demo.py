@@ -94,11 +94,18 @@ def _format_table(word: DemoWord, comparison: Comparison, first: int) -> list[st
     a, b, c, d = numbers = range(first, first + 4)
     lines = [f"{word.word}: {word.senses[0]} ({a}, {b}) and {word.senses[1]} ({c}, {d})", ""]
     lines += [f" {number:2}  {use.marked(one_line)}" for number, use in zip(numbers, comparison.uses, strict=True)]
-    matrix = comparison.matrices["average"]
+    matrix = comparison.matrices["sense"]
     lines += ["", "     " + "".join(f"{number:8}" for number in numbers)]
     for number, row in zip(numbers, matrix.tolist(), strict=True):
         lines.append(f" {number:2}  " + "".join(f"{value:8.2f}" for value in row))
     same = (matrix[0, 1] + matrix[2, 3]) / 2
     other = float(matrix[:2, 2:].mean())
     note = "" if same > other else ": this model does not separate the senses"
-    return [*lines, "", f"  similarity within a sense {same:.2f}, between senses {other:.2f}{note}"]
+    lines += ["", f"  similarity within a sense {same:.2f}, between senses {other:.2f}{note}"]
+    if comparison.ranks:
+        shares = {pair: rank.share for pair, rank in comparison.ranks.items()}
+        within = (shares[0, 1] + shares[2, 3]) / 2
+        between = sum(shares[a, b] for a in (0, 1) for b in (2, 3)) / 4
+        of_word = "the same word" if comparison.ranks[0, 1].word is None else comparison.ranks[0, 1].word
+        lines.append(f"  more alike than {within:.0%} and {between:.0%} of pairs of uses of {of_word}")
+    return lines

@@ -6,18 +6,19 @@ import sys
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from elmo.cli import options as opt
 from elmo.cli.console import describe_resume, logger, show_progress, warn_about_bytes
-from elmo.cli.generate import options_from
+from elmo.cli.generate import is_set, options_from
 from elmo.text.display import one_line, shorten
 
 if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
     from elmo.jobs.plan import EmbedJob, JobPlan, JobSummary
+    from elmo.jobs.tables import TableJob
 
 EXAMPLES = opt.examples(
     "elmo embed corpus.txt more/*.txt --out vectors.h5",
@@ -26,6 +27,7 @@ EXAMPLES = opt.examples(
     "elmo embed corpus.txt --workers 2 --out vectors.safetensors",
     "elmo embed corpus.txt --model path/to/model --out other.h5",
     "elmo embed - --layers top < corpus.txt",
+    "elmo embed reviews.csv --column text --out reviews.parquet",
 )
 _N_SHOWN = 10  # number of sentences shown on a terminal
 _LINE_WIDTH = 80  # maximum width of a sentence on a terminal, in Latin letters
@@ -61,6 +63,18 @@ def command(
             metavar="cpu|cuda|mps|xpu", help="Device to compute on; with --workers, a list such as cuda:0,cuda:1."
         ),
     ] = "cpu",
+    column: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Embed this column of a Parquet, CSV or TSV file; the output, which must end in .parquet, keeps the "
+            "other columns.",
+        ),
+    ] = None,
+    pooling: Annotated[
+        Literal["mean", "max", "ends", "none"],
+        typer.Option(help="With --column: how to pool the vectors of a text; none stores a list of token vectors."),
+    ] = "mean",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the estimated size of the job and write nothing.")
     ] = False,
@@ -74,9 +88,18 @@ def command(
     from elmo.embed.elmo import Elmo
     from elmo.jobs.plan import EmbedJob, plan_corpus
     from elmo.jobs.run import embed_corpus
+    from elmo.jobs.tables import embed_table
     from elmo.text.lines import expand_paths
 
     devices = device.split(",")
+    if column is not None:
+        values = {"column": column, "pooling": pooling, "layers": opt.parse_layers(layers), "start": start}
+        table_job = _table_job(context, inputs, out, options | values)
+        elmo = Elmo.from_pretrained(model, device=device, dtype=precision, tokenizer=tokenizer)
+        context.obj.after_interrupt = partial(describe_resume, table_job.out, restart=table_job.restart)
+        with show_progress(context.obj, n_sentences=None, is_stdout_free=True) as show:
+            _report_summary(table_job.embed_job(), embed_table(table_job, elmo, on_progress=show))
+        return
     job = EmbedJob(
         inputs=tuple(inputs),
         out=out,
@@ -105,6 +128,22 @@ def command(
     _report_summary(job, summary)
     if summary.is_cut_short:
         raise BrokenPipeError
+
+
+def _table_job(context: typer.Context, inputs: list[str], out: Path | None, options: dict[str, Any]) -> TableJob:
+    """Return the job of --column; raise an error for options that have no effect on a table."""
+    from elmo.errors import ConfigError
+    from elmo.jobs.tables import TableJob
+
+    unused = {"input_format": "--format", "split": "--split", "errors": "--errors", "workers": "--workers"}
+    if given := [flag for name, flag in unused.items() if is_set(context, name)] + ["--dry-run"] * is_set(
+        context, "dry_run"
+    ):
+        raise ConfigError(f"cannot use {given[0]} with --column")
+    if len(inputs) != 1 or out is None:
+        raise ConfigError("--column needs one input file and --out FILE.parquet")
+    values = {name: value for name, value in options.items() if name not in unused}
+    return TableJob(input=Path(inputs[0]), out=out, **values)
 
 
 def _print_shapes(job: EmbedJob, elmo: Elmo) -> None:

@@ -15,6 +15,7 @@ EXAMPLES = opt.examples(
     "elmo explore path/to/model --index usages",
     "elmo explore --corpus 1850s=old.txt --corpus 1950s=new.txt",
     "elmo explore en --export site",
+    "elmo explore en --export page.html",
 )
 
 
@@ -36,7 +37,10 @@ def command(
     browser: Annotated[bool, typer.Option(help="Open the page in the default browser.")] = True,
     export: Annotated[
         Path | None,
-        opt.option("--export", metavar="FOLDER", help="Write a static site that needs no server, and exit."),
+        opt.option(
+            "--export", metavar="FOLDER|FILE.html",
+            help="Write a static site that needs no server, as a folder or as a single file, and exit.",
+        ),
     ] = None,
     words: Annotated[
         int, typer.Option(min=1, metavar="N", help="Words of a corpus to export.")
@@ -65,7 +69,8 @@ def command(
             onnxruntime=onnxruntime,
         )  # fmt: skip
         site = export_site(export, contents)
-        logger.info("wrote %s: %.1f MB; to see it: python -m http.server -d %s", export, site.n_bytes / 1e6, export)
+        page = export / "index.html" if export.is_dir() else export
+        logger.info("wrote %s: %.1f MB; to see it, open %s in a browser", export, site.n_bytes / 1e6, page)
         return
 
     def open_page(url: str) -> None:
@@ -78,6 +83,7 @@ def command(
         indexes=tuple(index or ()),
         corpora=corpora,
         port=port,
+        max_wait=30.0,  # for one person, waiting is better than an error; the page cancels outdated requests
         access_log=False,
     )
     serve(options, on_ready=open_page)

@@ -16,6 +16,7 @@ EXAMPLES = opt.examples(
     "elmo index corpus.txt --out usages",
     "elmo index corpus.txt --words bank,river --out few",
     "elmo index corpus.txt more/*.txt --limit 100 --out sample",
+    "elmo index corpus.txt --out large --to lance",
 )
 
 
@@ -32,7 +33,7 @@ def command(
     out: Annotated[Path, opt.option(metavar="FOLDER", help="Folder for the index.")],
     model: opt.Model = None,
     words: opt.Words = None,
-    layers: opt.OneVector = "average",
+    layers: opt.OneVector = "sense",
     tokenizer: opt.Tokenizer = None,
     device: opt.Device = "cpu",
     **options: Any,
@@ -55,7 +56,8 @@ def command(
     context.obj.after_interrupt = partial(describe_resume, out / SHARDS, restart=job.restart)
     if job.restart and is_complete(out):
         context.obj.after_interrupt = "; the old index is unchanged"
-    graph_progress = UsageProgress("approximate index", is_quiet=context.obj.is_quiet)
+    second_step = "approximate index" if job.to is None else "Lance table"
+    graph_progress = UsageProgress(second_step, is_quiet=context.obj.is_quiet)
     with show_progress(context.obj, n_sentences=None, is_stdout_free=True) as show:
         index = build_index(job, elmo, on_progress=show, on_graph_progress=graph_progress)
     if not len(index):

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from elmo.embed.encoding import LayerChoice
 
 MODEL_HELP = "en or zh (bundled), or a folder, an archive or a Hub id; all published formats are supported."
-LAYERS = ("average", "top", "all", "concat")
+LAYERS = ("sense", "average", "top", "all", "concat")
 
 # Declare a parameter whose default is not shown in the help, because it is None or missing.
 argument = partial(typer.Argument, show_default=False)
@@ -56,18 +56,20 @@ ModelArgument = Annotated[str, argument(metavar="MODEL", help=MODEL_HELP)]
 Layers = Annotated[
     str,
     typer.Option(
-        metavar="average|top|all|concat|0..",
+        metavar="sense|average|top|all|concat|0..",
         callback=_check_layers,
-        help="Layers to use: the average of all, the top layer, all separately, all concatenated, or a layer number.",
+        help="Vectors to use: sense (for comparing usages), the average of all layers, the top layer, all layers "
+        "separately or concatenated, or a layer number.",
     ),
 ]
 OneVector = Annotated[
     str,
     typer.Option(
         "--layers",
-        metavar="average|top|concat|0..",
+        metavar="sense|average|top|concat|0..",
         callback=_check_one_vector,
-        help="Layers to use: the average of all, the top layer, all concatenated, or a layer number.",
+        help="Vectors to use: sense (for comparing usages), the average of all layers, the top layer, all layers "
+        "concatenated, or a layer number.",
     ),
 ]
 InputFormat = Annotated[

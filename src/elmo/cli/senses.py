@@ -46,7 +46,7 @@ def command(
         ),
     ] = 500,
     by: opt.By = "layers",
-    layers: opt.OneVector = "average",
+    layers: opt.OneVector = "sense",
     start: opt.Start = "zero",
     as_written: opt.AsWritten = False,
     input_format: opt.InputFormat = "text",

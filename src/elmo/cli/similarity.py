@@ -36,7 +36,7 @@ def command(
     ],
     *,
     model: opt.Model = None,
-    layers: opt.Layers = "average",
+    layers: opt.Layers = "sense",
     tune: Annotated[
         tuple[Path, Path] | None,
         typer.Option(metavar="DATA GOLD", help="Pairs to tune the threshold on.", show_default="FOLDER/train"),

@@ -44,9 +44,14 @@ _Stacks = tuple[list[FrozenLstm], list[FrozenLstm]]  # forward, backward
 
 @dataclass(frozen=True)
 class EngineOutput:
-    """The layers of each sentence (layer, time, width), without boundaries, and its last state."""
+    """The layers of each sentence (layer, time, width), without boundaries, its edges and its last state.
+
+    The edges (direction, width / 2) are the states of the top layer after the boundary token from which each direction
+    starts: they predict the first token (forward) and the last one (backward).
+    """
 
     layers: list[Tensor]
+    edges: list[Tensor]
     sorted_state: BiLmState  # one row per sentence, in the order in which they were computed
     order: Tensor  # the sentence of each row, (row,)
 
@@ -181,6 +186,7 @@ class Engine:
         sorted_start = BiLmState(*(_select_rows(part.to(dtype), by_length) for part in (start.hidden, start.cell)))
         sorted_last = BiLmState(*(part.new_empty(part.shape) for part in (sorted_start.hidden, sorted_start.cell)))
         layers: list[Tensor | None] = [None] * n
+        edges: list[Tensor | None] = [None] * n
         buffers = BufferPool()  # shared by the batches of this call
         size = min(BATCH_TOKENS, -(-sum(map(len, tokens)) // prepared.workers.n_batches))
         groups = list(_split_batches([len(tokens[k]) for k in order], max_tokens=size))
@@ -201,9 +207,15 @@ class Engine:
                 [partial(batch.run_direction, direction) for batch in batches for direction in range(N_DIRECTIONS)]
             )
             for group, batch in zip(selected, batches, strict=True):
-                for k, of_sentence in zip(order[group], batch.layers, strict=True):
-                    layers[k] = of_sentence
-        return EngineOutput(cast("list[Tensor]", layers), sorted_last, by_length)
+                for row, k in enumerate(order[group]):
+                    layers[k], edges[k] = batch.layers[row], batch.edges[:, row]
+        return EngineOutput(cast("list[Tensor]", layers), cast("list[Tensor]", edges), sorted_last, by_length)
+
+    def run_tasks(self, tasks: Sequence[Callable[[], T]]) -> list[T]:
+        """Run independent tasks in the threads of this engine; return their results in order."""
+        workers = self.prepare().workers
+        with FORK_GATE:
+            return workers.run(tasks)
 
     @torch.inference_mode()
     def token_vectors(self, tokens: Sequence[str], *, prepared: PreparedWeights | None = None) -> Tensor:
@@ -415,11 +427,12 @@ class _Batch:
         )
         width, n_layers = vectors.size(1), 1 + len(cast("_Stacks", prepared.stacks)[0])
         self.layers = [vectors.new_empty(n_layers, len(tokens) - 2, N_DIRECTIONS * width) for tokens in sentences]
+        self.edges = vectors.new_empty(N_DIRECTIONS, len(sentences), width)
         self._vectors, self._tokens = vectors, np.concatenate(sentences)
         self._shape = (n_layers, schedule.n_rows(prepared.kernels), width)
 
     def run_direction(self, direction: int) -> None:
-        """Read all layers of one direction and write its half of ``layers``, which has no boundaries."""
+        """Read all layers of one direction; write its half of ``layers``, which has no boundaries, and of ``edges``."""
         schedule, n_tokens = self._schedule, self._schedule.n_tokens
         # Layer 0 is the input in the order of the schedule; zeros after the last token.
         states = self._buffers.take(self._shape, self._vectors)
@@ -434,6 +447,7 @@ class _Batch:
             if self._prepared.bilm.has_skip and number > 0:
                 outputs[:n_tokens] += inputs[:n_tokens]
         schedule.collect(states, self.layers, direction, library=self._prepared.kernels.library)
+        self.edges[direction] = states[-1].index_select(0, schedule.first_rows)
         self._buffers.release(states)
 
 

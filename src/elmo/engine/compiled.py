@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import logging
 import math
 import os
 import platform
+import struct
 from ctypes import POINTER, Structure, c_double, c_float, c_int, c_int64, c_void_p
 from pathlib import Path
 
@@ -26,6 +28,7 @@ VARIANTS = ("avx512bf16", "avx512", "avx2", "neon")  # best first
 TYPES = {"float32": 0, "bfloat16": 1, "int8": 2}
 GROUPS = (1, 2, 4)  # number of inputs whose weights are adjacent, for each type
 _GATES = 4
+_log = logging.getLogger(__name__)
 
 
 class CompiledError(Exception):
@@ -165,6 +168,8 @@ class Library:
     """A loaded variant of the kernels; ctypes releases the GIL during each call."""
 
     def __init__(self, path: Path) -> None:
+        if _is_truncated(path):  # the process would crash when it reaches the missing part
+            raise CompiledError("the file is incomplete")
         library = ctypes.CDLL(str(path))
         for name in ("elmo_version", "elmo_vector_length", "elmo_max_slots", "elmo_types"):
             getattr(library, name).restype = c_int64
@@ -192,6 +197,18 @@ class Library:
         return self._library.elmo_sum_squares(array.data_ptr(), part)
 
 
+def _is_truncated(path: Path) -> bool:
+    """Return whether an ELF file ends before its table of sections, which is at its end."""
+    with path.open("rb") as file:
+        header, size = file.read(64), file.seek(0, os.SEEK_END)
+    if not header.startswith(b"\x7fELF\x02\x01"):  # 64 bits, little-endian; other formats are checked by the system
+        return False
+    if len(header) < 64:
+        return True
+    (offset,), (entry_size, n_entries) = struct.unpack_from("<Q", header, 40), struct.unpack_from("<HH", header, 58)
+    return offset + entry_size * n_entries > size
+
+
 def load_library() -> Library:
     """Load the best variant for this CPU, or raise ``CompiledError`` with the reason why none can be used."""
     choice = os.environ.get(VARIABLE)
@@ -215,22 +232,38 @@ def find_library(precision: str, *arrays: Tensor) -> Library | None:
     return library if fits and precision in library.precisions else None
 
 
-@functools.cache
+@functools.cache  # so that a problem is reported once
 def _load_library(choice: str | None) -> Library | str:
-    supported = _supported_variants()
+    try:
+        supported = _supported_variants()
+    except Exception as error:  # torch has no public functions for this
+        return _warn(f"the instruction sets of this CPU are unknown: {_describe(error)}")
     if not supported:
         return f"there are no compiled kernels for this CPU ({platform.machine()})"
     if choice not in {None, *supported}:
         return f"{VARIABLE}={choice}: this CPU supports {', '.join(supported)}"
     folder = Path(__file__).parent
+    problem = None
     for variant in supported if choice is None else (choice,):
         path = folder / f"kernels.{variant}.so"
         if path.is_file():
             try:
                 return Library(path)
-            except (CompiledError, OSError, AttributeError) as error:
-                return f"{path.name} cannot be used: {str(error).splitlines()[0]:.100}"
-    return "this installation has no compiled kernels; a C compiler is needed when elmo is installed from source"
+            except Exception as error:  # damaged, or built for another system or version
+                problem = problem or _warn(f"{path.name} cannot be used: {_describe(error)}")
+    return (
+        problem
+        or "this installation has no compiled kernels; a C compiler is needed when elmo is installed from source"
+    )
+
+
+def _warn(problem: str) -> str:
+    _log.warning("%s; computing without it, which may be slower; install elmo again to repair it", problem)
+    return problem
+
+
+def _describe(error: Exception) -> str:
+    return " ".join(str(error).split())[:100] or type(error).__name__
 
 
 def _supported_variants() -> list[str]:

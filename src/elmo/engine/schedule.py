@@ -76,6 +76,11 @@ class BatchSchedule:
         return np.array(self.offsets)[steps] + np.repeat(self.slot, self.lengths)
 
     @cached_property
+    def first_rows(self) -> Tensor:
+        """The row of the first token that is read of each sentence, (sentence,)."""
+        return self._tensor(self.token_rows[self._starts])
+
+    @cached_property
     def reversed_tokens(self) -> NDArray[np.int64]:
         """The position of each token, (token,), if every sentence is read from its end."""
         return np.repeat(2 * self._starts + self.lengths - 1, self.lengths) - np.arange(self.lengths.sum())

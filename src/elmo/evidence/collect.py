@@ -17,7 +17,7 @@ from elmo.evidence.plan import EvidencePlan, TaskData, read_plan, read_tasks
 from elmo.evidence.runs import EvidenceRun, EvidenceSources, RunResult, RunStore, list_runs
 from elmo.evidence.tables import Evidence, TaskSummary, build_curves, build_mixes, build_tables, format_evidence
 from elmo.storage import files
-from elmo.storage.atomic import atomic_file, cannot_write, hold_lock
+from elmo.storage.atomic import atomic_file, hold_lock, make_folder
 from elmo.tasks.features.store import ElmoEncoder, FeatureCache
 from elmo.tasks.fit import Epoch
 
@@ -87,10 +87,9 @@ def collect_evidence(
     n_seeds = seeds or plan.seeds or DEFAULT_SEEDS
     _check_baselines(plan, vectors)
     list_runs({}, tables=tables, has_curve=curve, n_seeds=n_seeds)  # report mistakes before data is read
-    try:
-        (out / "runs").mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise cannot_write(out, error) from error
+    make_folder(out / "runs")
+    if cache is None:
+        make_folder(out / "layers")
     with hold_lock(out / ".lock", subject=out):
         digest = "" if vectors is None else files.compute_sha256(vectors)
         data = read_tasks(plan)

@@ -6,6 +6,7 @@ The unit of this package is a usage: a word in a sentence. The files, in reading
 ``indexing``       build an index of the usages of a corpus
 ``index``          read an index: usages, vectors and nearest usages
 ``search``         exact nearest-neighbor search for the index
+``lance``          store usages in a Lance table, for corpora beyond memory
 ``neighbors``      the usages nearest to a word in context
 ``substitutes``    words that fit in the position of another word
 ``explain``        which words of a sentence determine the vector of a word

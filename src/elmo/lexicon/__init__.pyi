@@ -16,6 +16,7 @@ from .index import Index as Index
 from .index import Neighbor as Neighbor
 from .indexing import IndexJob as IndexJob
 from .indexing import build_index as build_index
+from .lance import LanceIndex as LanceIndex
 from .neighbors import ApproximateIndex as ApproximateIndex
 from .neighbors import Neighbors as Neighbors
 from .neighbors import find_neighbors as find_neighbors
@@ -80,6 +81,7 @@ __all__ = [
     "IndexJob",
     "LabeledPairs",
     "LabeledSentences",
+    "LanceIndex",
     "LayerProbe",
     "Neighbor",
     "Neighbors",

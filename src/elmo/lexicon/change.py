@@ -38,11 +38,11 @@ from elmo.text.reader import Sentence
 if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
 
-MeasureName = Literal["apd", "prt", "prt-inverted", "jsd"]
+MeasureName = Literal["apd", "prt", "prt-inverted", "jsd", "mmd"]
 MEASURES: tuple[MeasureName, ...] = get_args(MeasureName)
 Floats = NDArray[np.float64]
 UsesByWord = Mapping[str, Mapping[str, Sequence[Usage]]]  # word -> period -> usages
-OnProgress = Callable[[int, int], None]  # receives the number of embedded usages and the total number
+OnProgress = Callable[[int, int], None]  # receives the number of embedded usages, or measured words, and the total
 COLUMNS = (
     "rank", "word", "earlier", "later", "change", "low", "high", "p", "q", "usages_earlier", "usages_later",
     "per_million_earlier", "per_million_later",
@@ -55,7 +55,8 @@ class ChangeOptions:
 
     Attributes:
         measure: Measure of change: average pairwise distance (apd), cosine distance of the mean vectors (prt),
-            1 / cosine of the mean vectors (prt-inverted), or Jensen-Shannon divergence of the senses (jsd).
+            1 / cosine of the mean vectors (prt-inverted), Jensen-Shannon divergence of the senses (jsd), or maximum
+            mean discrepancy (mmd).
         method: Clustering method for the senses, which jsd and the choice of examples use.
         min_count: Minimum number of usages of a word in each period; words with fewer usages are skipped.
         permutations: Number of permutations for the p-value. Default: 20 per word, at least 1,000.
@@ -185,6 +186,7 @@ def change_in_corpora(
     is_as_written: bool = False,
     options: ChangeOptions | None = None,
     on_progress: OnProgress | None = None,
+    on_measured: OnProgress | None = None,
     **vectors: Unpack[VectorOptions],
 ) -> Changes:
     """Rank words by how much their usages differ between corpora of different periods.
@@ -201,6 +203,7 @@ def change_in_corpora(
             with the word.
         options: Options for measuring and testing the change.
         on_progress: Called with the number of usages that are embedded so far and the total number of usages.
+        on_measured: Called with the number of words whose change is measured so far and the total number of words.
         vectors: How to compute the vectors; see ``VectorOptions``.
     """
     options = options or ChangeOptions()
@@ -233,7 +236,7 @@ def change_in_corpora(
     spellings = {} if is_as_written else {word: word for word in words}
     return _measure_usages(
         elmo, usages, list(corpora), spellings=spellings, per_million=per_million, options=options,
-        on_progress=on_progress, **vectors,
+        on_progress=on_progress, on_measured=on_measured, **vectors,
     )  # fmt: skip
 
 
@@ -330,6 +333,7 @@ def _measure_usages(
     per_million: Mapping[str, Mapping[str, float]] | None = None,
     options: ChangeOptions,
     on_progress: OnProgress | None,
+    on_measured: OnProgress | None = None,
     **vectors: Unpack[VectorOptions],
 ) -> Changes:
     """Embed the usages of all words that have enough of them, and measure their change."""
@@ -337,10 +341,21 @@ def _measure_usages(
     kept = {word: {period: usages[word][period] for period in periods} for word in usages if not reasons[word]}
     if options.permutations is None:  # enough that q can fall below 0.05 if a single word changed
         options = replace(options, permutations=max(1000, 20 * len(kept)))
-    embedded = _embed(elmo, kept, spellings=spellings, on_progress=on_progress, **vectors)
+    # If all vectors are kept in any case, all words are embedded together, so that each sentence is encoded once.
+    n_words = _BATCH_WORDS if not options.keep_usages else max(len(kept), 1)
+    embedded = _embed(elmo, kept, spellings=spellings, n_words=n_words, on_progress=on_progress, **vectors)
+    embedded = _report(embedded, len(kept), on_measured)
     changes = measure_change(embedded, periods, per_million=per_million, options=options)
     skipped = tuple(SkippedWord(word, reason) for word, reason in reasons.items() if reason)
     return replace(changes, skipped=skipped)
+
+
+def _report(words: Iterator[Any], total: int, on_measured: OnProgress | None) -> Iterator[Any]:
+    """Yield words, and report each one when the next is requested, so after it was measured."""
+    for n, word in enumerate(words, start=1):
+        yield word
+        if on_measured is not None:
+            on_measured(n, total)
 
 
 def _find_missing(usages: Mapping[str, Any], periods: Sequence[str], options: ChangeOptions) -> str:
@@ -360,15 +375,16 @@ def _embed(
     usages: UsesByWord,
     *,
     spellings: Mapping[str, str],
+    n_words: int,
     on_progress: OnProgress | None,
     **vectors: Unpack[VectorOptions],
 ) -> Iterator[tuple[str, dict[str, Usages]]]:
-    """Yield each word with its embedded usages by period."""
+    """Yield each word with its embedded usages by period; ``n_words`` words are embedded together."""
     n_all = sum(len(items) for by_period in usages.values() for items in by_period.values())
     n_before = 0
     words = list(usages)
-    for begin in range(0, len(words), _BATCH_WORDS):
-        batch = words[begin : begin + _BATCH_WORDS]
+    for begin in range(0, len(words), n_words):
+        batch = words[begin : begin + n_words]
         respelled = [
             respell(usage, spellings[word]) if word in spellings else usage
             for word in batch
@@ -491,6 +507,7 @@ def _rank(changes: Changes) -> Changes:
 # --- Measures and tests -----------------------------------------------------------------------------
 
 _MAX_CELLS = 1 << 22  # maximum size of a matrix of weights
+_RESAMPLES = 1000  # bootstrap samples
 
 
 @dataclass(frozen=True, eq=False)
@@ -512,6 +529,8 @@ class ChangeMeasure:
             return _entropy((a + b) / 2) - (_entropy(a) + _entropy(b)) / 2
         if self.name == "apd":  # the mean cosine of all pairs is the product of the mean unit vectors
             return 1 - (a * b).sum(axis=1)
+        if self.name == "mmd":
+            return _mean_cosine(a, earlier) + _mean_cosine(b, later) - 2 * (a * b).sum(axis=1)
         norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
         cosines = (a * b).sum(axis=1) / np.where(norms > 0, norms, 1.0)
         if self.name == "prt":
@@ -525,7 +544,9 @@ def build_measure(name: str, vectors: NDArray[np.floating[Any]], labels: Labels 
     ``apd`` is the average cosine distance of all pairs of usages from different periods. ``prt`` is 1 - cosine
     of the mean vectors of the periods (prototypes), and ``prt-inverted`` is 1 / cosine (Kutuzov and Giulianelli
     2020). ``jsd`` is the Jensen-Shannon divergence of the shares of the senses, in bits from 0 to 1; it needs
-    ``labels``.
+    ``labels``. ``mmd`` is the squared maximum mean discrepancy (Gretton et al. 2012) with the cosine as kernel: how
+    much more similar two usages of the same period are than two usages of different periods. Its estimate is
+    unbiased, so it is about 0, or less, for a word that did not change, no matter how many senses or usages it has.
     """
     if name not in MEASURES:
         raise ConfigError(f"measure must be one of {', '.join(MEASURES)}; found {name!r:.40}")
@@ -534,9 +555,19 @@ def build_measure(name: str, vectors: NDArray[np.floating[Any]], labels: Labels 
         if labels is None:
             raise ConfigError("cannot measure jsd without senses: pass the sense of each usage in labels")
         features = np.eye(int(labels.max()) + 1)[labels]
-    elif name == "apd":
+    elif name in ("apd", "mmd"):
         features = unit_rows(features)
     return ChangeMeasure(name, features)
+
+
+def _mean_cosine(means: Floats, weights: Floats) -> Floats:
+    """Return the mean cosine (case,) of pairs of different usages of a period.
+
+    ``means`` (case, feature) are the mean unit vectors for ``weights`` (case, usage).
+    """
+    total, same = weights.sum(axis=1), (weights**2).sum(axis=1)  # of the pairs, these are a usage and itself
+    n_pairs = total**2 - same
+    return ((means**2).sum(axis=1) * total**2 - same) / np.where(n_pairs > 0, n_pairs, 1.0)
 
 
 def _entropy(shares: Floats) -> Floats:
@@ -574,10 +605,10 @@ def estimate_change(
     observed = is_later[None].astype(np.float64)
     value = float(measure(1 - observed, observed)[0])
     permuted = np.concatenate([measure(1 - weights, weights) for weights in _permute(is_later, permutations, random)])
-    resampled = np.concatenate([measure(*weights) for weights in _resample(is_later, max(permutations, 1000), random)])
+    resampled = np.concatenate([measure(*weights) for weights in _resample(is_later, _RESAMPLES, random)])
     low, high = np.quantile(resampled, (0.025, 0.975)) - resampled.mean() + value
     n_larger = int((permuted >= value - 1e-12).sum())  # tolerates rounding errors of sums in another order
-    smallest = 1.0 if measure.name == "prt-inverted" else 0.0
+    smallest = {"prt-inverted": 1.0, "mmd": -np.inf}.get(measure.name, 0.0)
     largest = 1.0 if measure.name == "jsd" else np.inf
     p = (n_larger + 1) / (permutations + 1)
     return ChangeEstimate(value, max(float(low), smallest), min(float(high), largest), p)

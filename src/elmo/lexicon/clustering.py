@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from elmo.errors import ConfigError, DataError, MissingExtraError
+from elmo.errors import ConfigError, DataError, importing_extra
 from elmo.lexicon.usages import unit_rows
 
 Method = Literal["agglomerative", "kmeans", "affinity", "hdbscan"]
@@ -70,10 +70,11 @@ def cluster(
         seed: Random seed.
     """
     _check(vectors, method, n_clusters, max_clusters)
-    try:
-        return _cluster(vectors, method, n_clusters, max_clusters, seed)
-    except ImportError as error:
-        raise MissingExtraError("clustering", extra="lexicon") from error
+    with importing_extra("clustering", extra="lexicon"):
+        import scipy.cluster.hierarchy
+        import scipy.spatial.distance  # noqa: F401
+        import sklearn.cluster  # noqa: F401
+    return _cluster(vectors, method, n_clusters, max_clusters, seed)
 
 
 def _cluster(vectors: Floats, method: Method, n_clusters: int | None, max_clusters: int, seed: int) -> Clustering:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
 
 Sort = Literal["corpus", "left", "right", "similarity", "meaning"]
-_CLUSTERED_USAGES = 1000  # usages that are clustered to sort by meaning; the others are assigned to the clusters
+_CLUSTERED_USAGES = 500  # usages that are clustered to sort by meaning; the others are assigned to the clusters
 _EXAMPLE_COUNT = 20  # usages of a word that is offered as an example
 _COMMON_WORDS = 150  # words that are too frequent for an example
 _AMBIGUOUS = (

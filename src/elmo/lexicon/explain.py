@@ -184,7 +184,10 @@ class Explainer:
         if start not in get_args(Start):
             raise ConfigError(f"start must be zero or warm; found {start!r:.40}")
         check_one_vector(layers)
-        layer_selector(layers, elmo.n_layers)  # raises ConfigError if there is no such layer
+        if layers != "sense":
+            layer_selector(layers, elmo.n_layers)  # raises ConfigError if there is no such layer
+        elif method == "gradient":
+            raise ConfigError("method 'gradient' needs the layers of the word; use another method with layers='sense'")
         self.method: Method = method
         self._layers: LayerChoice | int | LayerMix = layers
         self._elmo, self._start, self._max_words = elmo, start, max_words

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmo.embed.encoding import Span
-from elmo.errors import ConfigError, DataError, ElmoError
+from elmo.errors import ConfigError, DataError, ElmoError, FormatError
 from elmo.formats.pretrained import bundled_name
 from elmo.jobs.manifest import OutputFiles, read_manifest
 from elmo.jobs.reader import DAMAGED_FILE_ERRORS
@@ -106,7 +106,14 @@ class Index:
         self._shard = lru_cache(maxsize=_MAX_OPEN_SHARDS)(self._read_shard)
 
     def _read_shard(self, number: int) -> UsageShard:
-        shard = UsageShard.read(self._files[number])
+        try:
+            shard = UsageShard.read(self._files[number])
+        except FormatError as error:
+            if not self._files[number].exists():  # the index was moved or removed after it was opened
+                raise DataError(
+                    f"the index {self.folder.name!r} was moved or removed; start again with its new folder"
+                ) from error
+            raise
         if shard.vectors.shape != (self._sizes[number], self.width):
             raise DataError(
                 f"{format_path(self._files[number])}: expected {self._sizes[number]:,} vectors of width "

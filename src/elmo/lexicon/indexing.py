@@ -29,8 +29,9 @@ from elmo.jobs.shard import Layout
 from elmo.jobs.sharded import ShardedRun, compute_fingerprint
 from elmo.jobs.workers import ShardMaker
 from elmo.lexicon.index import MANIFEST, SHARDS, VERSION, WORDS, Index, UsageShard, UsedSentence
+from elmo.lexicon.lance import LanceIndex, check_library
 from elmo.lexicon.usages import Reservoir, Vectors, WordFilter, check_one_vector, entry_key
-from elmo.storage.atomic import atomic_file, cannot_write, hold_lock, sync
+from elmo.storage.atomic import atomic_file, cannot_write, check_own, hold_lock, sync
 from elmo.storage.files import format_path
 from elmo.text.lines import ErrorPolicy, Tally, escape_field, expand_paths
 from elmo.text.reader import InputFormat, Sentence, require_words
@@ -53,7 +54,7 @@ class IndexJob:
         out: Folder of the index.
         words: Words or phrases to index; all words by default.
         limit: Maximum number of usages per word; if there are more, a random sample is used. Default: no limit.
-        layers: Layers of the vectors: average, top, concat or a number.
+        layers: Vectors of the usages: sense, average, top, concat or the number of a layer.
         input_format: Format of the input: raw text or tokens separated by spaces, with one sentence per line, or
             CoNLL-U.
         split: Split lines of text into sentences.
@@ -64,6 +65,7 @@ class IndexJob:
         keep_case: Treat Bank and bank as different words.
         seed: Random seed for sampling usages.
         approximate: Also build an approximate index, for fast searches in many millions of usages.
+        to: Also store the usages in a Lance table, for approximate searches in corpora beyond memory.
         shard_tokens: Maximum number of tokens per shard; by default, shards have about 64 MB of vectors.
         restart: Start over instead of resuming an unfinished index; a complete index is kept until the new one is
             complete.
@@ -73,7 +75,7 @@ class IndexJob:
     out: Path
     words: tuple[str, ...] | None = None
     limit: int | None = None
-    layers: LayerChoice | int = "average"
+    layers: LayerChoice | int = "sense"
     input_format: InputFormat = "text"
     split: bool = False
     errors: ErrorPolicy = "strict"
@@ -82,11 +84,14 @@ class IndexJob:
     keep_case: bool = False
     seed: int = 0
     approximate: bool = False
+    to: Literal["lance"] | None = None
     shard_tokens: int | None = None
     restart: bool = False
 
     def __post_init__(self) -> None:
         check_one_vector(self.layers)
+        if self.to not in (None, "lance"):
+            raise ConfigError(f"to must be 'lance' or None; found {self.to!r:.40}")
         if self.limit is not None and self.limit < 1:
             raise ConfigError(f"limit must be at least 1; found {self.limit}")
         if self.limit is not None and "-" in self.inputs:
@@ -114,8 +119,11 @@ def build_index(
         job: The text to index, and the options.
         elmo: The model.
         on_progress: Called with the progress of the embedding job.
-        on_graph_progress: Called with the number of usages in the approximate index and the total number.
+        on_graph_progress: Called with the number of usages in the approximate index, or in the Lance table, and the
+            total number.
     """
+    if job.to == "lance":
+        check_library()  # before hours of embedding
     if job.restart and is_complete(job.out):
         with _rebuild(job) as new:
             _build(new, elmo, on_progress)
@@ -126,6 +134,8 @@ def build_index(
         from elmo.lexicon.neighbors import ApproximateIndex
 
         ApproximateIndex.build(index, on_progress=on_graph_progress)
+    if job.to == "lance":
+        LanceIndex.build(index, on_progress=on_graph_progress)
     return index
 
 
@@ -310,6 +320,7 @@ def _finish_rebuild(folder: Path) -> None:
 
     The caller must hold the lock.
     """
+    check_own(folder / REBUILD)
     if (folder / REBUILD / MANIFEST).exists():
         _replace_index(folder)
     shutil.rmtree(folder / REBUILD, ignore_errors=True)

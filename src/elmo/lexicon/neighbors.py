@@ -1,7 +1,7 @@
 """Find the usages of an index that are nearest to a word in context (Peters et al. 2018, Table 4).
 
 The search is exact by default. An ``ApproximateIndex`` is faster but may miss some of the nearest usages; it
-needs the optional library usearch.
+needs the optional library usearch. A ``LanceIndex`` is for corpora beyond memory.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from elmo.errors import ConfigError, DataError, MissingExtraError, OutputError
+from elmo.errors import ConfigError, DataError, OutputError, importing_extra
 from elmo.lexicon.index import Index, Neighbor
+from elmo.lexicon.lance import LanceIndex, is_stored
 from elmo.lexicon.usages import Usage, Vectors, embed_usages, find_marked_usage
 from elmo.storage.atomic import atomic_file
 from elmo.storage.files import format_error, format_path, read_json
@@ -74,7 +75,7 @@ def find_neighbors(
         word: The word to search for in sentences without a mark.
         k: Number of neighbors.
         among: Search the usages of all words, of the same word, or of other words.
-        approximate: Use the approximate index, which is faster but may miss some neighbors.
+        approximate: Use the approximate index or the Lance table, which are faster but may miss some neighbors.
     """
     if among not in AMONG:
         raise ConfigError(f"among must be all, same or others; found {among!r:.40}")
@@ -89,7 +90,7 @@ def find_neighbors(
         for number, sentence in enumerate(sentences, start=1)
     ]
     vectors = embed_usages(elmo, usages, layers=index.layers, start=index.start).vectors
-    graph = ApproximateIndex.open(index) if approximate else None
+    graph = _open_approximate(index) if approximate else None
     neighbors: dict[int, list[Neighbor]] = {}
     pending, size = list(range(len(usages))), min(2 * k, max(len(index), 1))
     while pending:
@@ -104,6 +105,12 @@ def find_neighbors(
         pending = [n for n in pending if len(neighbors[n]) < k and size < len(index)]
         size = min(4 * size, len(index))
     return [Neighbors(usage, tuple(neighbors[n][:k])) for n, usage in enumerate(usages)]
+
+
+def _open_approximate(index: Index) -> ApproximateIndex | LanceIndex:
+    if is_stored(index) and not (index.folder / GRAPH_DESCRIPTION).is_file():
+        return LanceIndex.open(index)
+    return ApproximateIndex.open(index)
 
 
 def _nearest_among(index: Index, usage: Usage, query: Vectors, among: Among, size: int) -> list[Neighbor]:
@@ -198,8 +205,6 @@ class ApproximateIndex:
 
 
 def _import_usearch() -> Any:
-    try:
+    with importing_extra("an approximate index", extra="approximate"):
         import usearch.index  # pyright: ignore[reportMissingImports] -- an extra
-    except ImportError as error:
-        raise MissingExtraError("an approximate index", extra="approximate") from error
     return usearch.index

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,6 +23,8 @@ BLOCK_QUERIES = 1 << 10  # maximum number of queries in one matrix product
 MAX_CANDIDATE_SHARE = 0.02  # if a larger fraction of the pairs are candidates, a more precise product is faster
 _GROUP_ROWS = 64  # rows per group; a group is first tested by its highest score only
 _PAIR_NUMBERS = 1 << 20  # maximum number of values in each factor when cosines are computed pair by pair
+_FEW_QUERIES = 4  # up to this number, most of the time is spent on converting rows, so they are not scaled
+_CONVERTED_ROWS = 1 << 12  # rows that are converted to float32 at once, so that they stay in the cache
 _FLOAT32_ERROR = 2.0**-18  # bound on the error of a float32 product; ten times the largest error observed
 
 
@@ -69,7 +72,8 @@ def find_nearest(queries: Vectors, blocks: Iterable[VectorBlock], k: int) -> Nea
     buffers: dict[torch.dtype, Tensor] = {}  # for scores; reused, because allocation is slow
     for block in blocks:
         for begin in range(0, len(block.vectors), BLOCK_ROWS):
-            rows = _UnitRows.from_block(block, slice(begin, begin + BLOCK_ROWS), buffers)
+            kind = _StoredRows if len(queries) <= _FEW_QUERIES and block.vectors.dtype == np.float16 else _UnitRows
+            rows = kind.from_block(block, slice(begin, begin + BLOCK_ROWS), buffers)
             for best in parts:
                 best.add(rows, block.first + begin)
     return NearestRows(
@@ -95,6 +99,13 @@ class _UnitRows:
             is_excluded |= torch.from_numpy(block.is_excluded[rows])
         return cls(unit, is_excluded.nonzero()[:, 0], buffers)
 
+    def __len__(self) -> int:
+        return len(self.unit)
+
+    def select(self, rows: Tensor) -> Tensor:
+        """Return some rows (row, width)."""
+        return self.unit[rows]
+
     def scores(self, queries: Tensor) -> Tensor:
         """Multiply the rows with queries (width, query), in the precision of the queries.
 
@@ -111,6 +122,54 @@ class _UnitRows:
         return scores
 
 
+@dataclass(frozen=True, eq=False)
+class _StoredRows:
+    """Rows in float16 as they are stored, for few queries; only candidates are scaled to unit length."""
+
+    stored: Tensor  # (row, width)
+    lengths: Tensor  # (row,)
+    excluded: Tensor  # numbers of the rows to leave out
+    buffers: dict[torch.dtype, Tensor]
+
+    @classmethod
+    def from_block(cls, block: VectorBlock, rows: slice, buffers: dict[torch.dtype, Tensor]) -> _StoredRows:
+        lengths = torch.from_numpy(np.array(block.norms[rows], dtype=np.float32))
+        is_excluded = ~torch.isfinite(lengths)
+        lengths[is_excluded | (lengths <= 0)] = 1
+        if block.is_excluded is not None:
+            is_excluded |= torch.from_numpy(block.is_excluded[rows])
+        stored = torch.from_numpy(np.asarray(_SharedArray(block.vectors[rows])))
+        return cls(stored, lengths, is_excluded.nonzero()[:, 0], buffers)
+
+    def __len__(self) -> int:
+        return len(self.stored)
+
+    def select(self, rows: Tensor) -> Tensor:
+        """Return some rows (row, width) with unit length."""
+        return self.stored[rows].float() / self.lengths[rows, None]
+
+    def scores(self, queries: Tensor) -> Tensor:
+        """Multiply the rows with queries (width, query); the result (row, query) is -inf for excluded rows."""
+        width = self.stored.size(1)
+        buffer = self.buffers.setdefault(torch.float16, torch.empty(_CONVERTED_ROWS * width))
+        scores = queries.new_empty(len(self), queries.size(1))
+        for begin in range(0, len(self), _CONVERTED_ROWS):
+            part = self.stored[begin : begin + _CONVERTED_ROWS]
+            converted = buffer[: part.numel()].view(part.shape).copy_(part)
+            torch.mm(converted, queries.float(), out=scores[begin : begin + len(part)])
+        scores /= self.lengths[:, None]
+        scores[self.excluded] = -torch.inf
+        return scores
+
+
+class _SharedArray:
+    """The memory of an array as if it could be written to: torch warns about a file that is mapped for reading."""
+
+    def __init__(self, array: NDArray[Any]) -> None:
+        self._array = array  # keeps the memory
+        self.__array_interface__ = {**array.__array_interface__, "data": (array.ctypes.data, False)}
+
+
 class _BestRows:
     """The best rows so far for a batch of queries."""
 
@@ -124,19 +183,19 @@ class _BestRows:
         self._rough_error = _bfloat16_error(len(self._columns))
         self._n_failed = self._n_skipped = 0  # bfloat16 products: consecutive failures, and attempts skipped since then
 
-    def add(self, rows: _UnitRows, first: int) -> None:
+    def add(self, rows: _UnitRows | _StoredRows, first: int) -> None:
         """Compare a block of rows with the queries; ``first`` is the number of its first row."""
         row, query = self._candidates(rows)
-        cosine = self._pair_cosines(rows.unit, row, query)
+        cosine = self._pair_cosines(rows, row, query)
         is_better = cosine > self.cosines[query, -1]
         if is_better.any():
             self._merge(query[is_better], row[is_better] + first, cosine[is_better])
 
-    def _candidates(self, rows: _UnitRows) -> tuple[Tensor, Tensor]:
+    def _candidates(self, rows: _UnitRows | _StoredRows) -> tuple[Tensor, Tensor]:
         """Return the numbers of rows and queries of all pairs that can improve on the best rows so far."""
         k, bar = self.cosines.size(1), self.cosines[:, -1]
-        limit = round(len(rows.unit) * len(bar) * MAX_CANDIDATE_SHARE)
-        if self._rough_columns is not None:
+        limit = round(len(rows) * len(bar) * MAX_CANDIDATE_SHARE)
+        if self._rough_columns is not None and isinstance(rows, _UnitRows):
             # If rows lie close together, bfloat16 is not precise enough and is tried less and less often.
             if self._n_skipped < 2**self._n_failed - 1:
                 self._n_skipped += 1
@@ -153,14 +212,14 @@ class _BestRows:
         row, query = _is_candidate(scores, bar, k=k, error=_FLOAT32_ERROR).nonzero(as_tuple=True)
         return _first_of_ties(scores, row, query, k=k)
 
-    def _pair_cosines(self, unit: Tensor, row: Tensor, query: Tensor) -> Tensor:
+    def _pair_cosines(self, rows: _UnitRows | _StoredRows, row: Tensor, query: Tensor) -> Tensor:
         """Compute the cosine of each pair separately, so that it does not depend on other pairs."""
-        size = max(1, _PAIR_NUMBERS // max(1, unit.size(1)))
+        size = max(1, _PAIR_NUMBERS // max(1, self._queries.size(1)))
         cosines = [
-            (unit[rows] * self._queries[queries]).sum(dim=1)
-            for rows, queries in zip(row.split(size), query.split(size), strict=True)
+            (rows.select(own) * self._queries[queries]).sum(dim=1)
+            for own, queries in zip(row.split(size), query.split(size), strict=True)
         ]
-        return torch.cat([unit.new_empty(0), *cosines])
+        return torch.cat([self._queries.new_empty(0), *cosines])
 
     def _merge(self, query: Tensor, number: Tensor, cosine: Tensor) -> None:
         n_queries, k = self.cosines.shape

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 import numpy as np
@@ -115,7 +116,7 @@ class VectorOptions(TypedDict, total=False):
 
     Attributes:
         by: Use the vectors of the word itself (layers), or of its predicted substitutes. Default: layers.
-        layers: Layers of the vectors, as in ``Elmo.encode``, but not ``"all"``. Default: average.
+        layers: Layers of the vectors, as in ``Elmo.encode``, but not ``"all"``. Default: sense.
         start: Start state of the LSTMs, zero or warm. Default: zero.
     """
 
@@ -218,7 +219,7 @@ def embed_by(
     usages: Sequence[Usage],
     *,
     by: VectorSource = "layers",
-    layers: LayerChoice | int | LayerMix = "average",
+    layers: LayerChoice | int | LayerMix = "sense",
     start: Start = "zero",
     on_progress: Callable[[int], None] | None = None,
 ) -> Usages:
@@ -306,17 +307,33 @@ _NAMING_USAGES = 20  # number of typical usages whose substitutes can name a sen
 _N_SUBSTITUTES = 10  # number of substitutes for each of these usages
 
 
-def name_by_substitutes(elmo: Elmo, *, n_words: int = 3) -> NameOf | None:
+def name_by_substitutes(elmo: Elmo, *, n_words: int = 3) -> SubstituteNames | None:
     """Return a function that names a sense by the substitutes of its usages; None if the model has no softmax."""
     if elmo.softmax is None or elmo.vocab is None:
         return None
-    substituter = Substituter(elmo)
+    return SubstituteNames(Substituter(elmo), n_words)
 
-    def name_of(usages: Sequence[Usage]) -> Sequence[str]:
-        shares: dict[str, float] = defaultdict(float)
-        for substitutes in substituter.substitutes(usages[:_NAMING_USAGES], n=_N_SUBSTITUTES):
-            for substitute in substitutes.items:
-                shares[substitute.lemma] += substitute.probability
-        return sorted(shares, key=lambda word: -shares[word])[:n_words]
 
-    return name_of
+@dataclass(frozen=True)
+class SubstituteNames:
+    """Names senses by the substitutes of their usages; a ``NameOf``."""
+
+    substituter: Substituter
+    n_words: int
+
+    def __call__(self, usages: Sequence[Usage]) -> Sequence[str]:
+        """Name a sense from its usages, the most typical first."""
+        return self.name_groups([usages])[0]
+
+    def name_groups(self, groups: Sequence[Sequence[Usage]]) -> list[Sequence[str]]:
+        """Name several senses together, which is faster."""
+        groups = [group[:_NAMING_USAGES] for group in groups]
+        results = iter(self.substituter.substitutes([usage for group in groups for usage in group], n=_N_SUBSTITUTES))
+        names: list[Sequence[str]] = []
+        for group in groups:
+            shares: dict[str, float] = defaultdict(float)
+            for substitutes in islice(results, len(group)):
+                for substitute in substitutes.items:
+                    shares[substitute.lemma] += substitute.probability
+            names.append(sorted(shares, key=lambda word: -shares[word])[: self.n_words])
+        return names

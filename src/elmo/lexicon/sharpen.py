@@ -25,10 +25,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from elmo.config import LstmConfig
+from elmo.embed.sense import compute_log_priors
 from elmo.engine.batches import track_progress
 from elmo.errors import ConfigError, DataError, ShapeError
 from elmo.formats.pretrained import Pretrained, SoftmaxWeights, WarmState
-from elmo.lexicon.substitutes import compute_log_priors
 from elmo.lexicon.usages import EntryKey, Usage, entry_key, is_word
 from elmo.text.tokenizers import Tokens
 
@@ -323,7 +323,7 @@ def transform_states(model: Pretrained, matrix: Tensor) -> Pretrained:
     if warm is not None:
         warm = WarmState(_multiply(warm.hidden, forward.t()), warm.cell)
     config = replace(model.config, lstm=replace(lstm, state_clip=None))
-    return replace(model, config=config, weights=weights, softmax=softmax, warm=warm)
+    return replace(model, config=config, weights=weights, softmax=softmax, warm=warm, similarity=None)
 
 
 def _check_projection(lstm: LstmConfig) -> None:

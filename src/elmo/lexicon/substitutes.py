@@ -31,8 +31,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from elmo.embed.finite import check_finite
+from elmo.embed.sense import compute_log_priors
 from elmo.embed.start import warm_start
-from elmo.errors import ConfigError, DataError
+from elmo.errors import ConfigError, DataError, MissingExtraError
 from elmo.lexicon.usages import Usage, Usages, Vectors, entry_key, find_marked_usage, is_word, unit_rows
 from elmo.predict.predictor import BOS, EOS, FIRST_WORD, Predictor, trained_directions
 
@@ -390,7 +392,10 @@ class LemmaTable:
         self._lemma_numbers = {name: k for name, k in names.items() if is_word_lemma[k]}
         self.log_prior = compute_log_priors(len(self.words))
         self._weight = predictor.softmax.weight.detach().float().cpu().numpy()  # (row, width)
-        self._norms = np.maximum(np.linalg.norm(self._weight, axis=1), 1e-9)  # (row,)
+        with np.errstate(over="ignore"):
+            self._norms = np.maximum(np.linalg.norm(self._weight, axis=1), 1e-9)  # (row,)
+        if not np.isfinite(self._norms).all():
+            check_finite(self._norms, "the lengths of the softmax vectors")
         self._lemma_vectors = self._compute_lemma_vectors()  # (lemma, width)
         self._sum_norms = np.empty_like(self._norms)  # length of (unit row + lemma vector)
         for part, rows in self._unit_forms():
@@ -454,17 +459,6 @@ class LemmaTable:
         return None if lemma is None else self._lemma_vectors[lemma]
 
 
-def compute_log_priors(n_words: int) -> NDArray[np.float32]:
-    """Estimate the log-probability of each word of a vocabulary (word,) by Zipf's law.
-
-    Models store no word counts, but vocabularies are sorted by count (the sampled softmax of bilm-tf requires
-    it), so the frequency of a word is roughly proportional to 1 / its rank. The bias of a trained softmax is a
-    worse estimate.
-    """
-    shares = 1.0 / np.arange(1, n_words + 1)
-    return np.log(shares / shares.sum()).astype(np.float32)
-
-
 def _token_kind(token: str) -> int:
     """Classify a token as a number if it has a digit, as a word if it is spelled with letters, else as punctuation."""
     if token.isalpha():
@@ -513,11 +507,13 @@ def _find_problem(language: str | None) -> str | None:
     if language is None:
         return "the language of the tokenizer is unknown; set it with --language"
     try:
-        from simplemma import lemmatize  # pyright: ignore[reportMissingImports] -- an extra
-
-        lemmatize("a", lang=language)
-    except ImportError:
+        lemmatize = _import_lemmatize()
+    except ModuleNotFoundError:
         return "install simplemma with: pip install 'pyelmo[lexicon]'"
+    except Exception as error:  # a broken library may raise anything
+        return str(MissingExtraError("simplemma", extra="lexicon", problem=f"{type(error).__name__}: {error}"))
+    try:
+        lemmatize("a", lang=language)
     except ValueError:
         return f"simplemma does not support the language {language[:40]!r}"
     return None

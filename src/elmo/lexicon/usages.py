@@ -306,7 +306,7 @@ def embed_usages(
     elmo: Elmo,
     usages: Sequence[Usage],
     *,
-    layers: LayerChoice | int | LayerMix = "average",
+    layers: LayerChoice | int | LayerMix = "sense",
     start: Any = "zero",
     on_progress: Callable[[int], None] | None = None,
 ) -> Usages:
@@ -343,7 +343,7 @@ def check_one_vector(layers: Any) -> None:
     """Raise ``ConfigError`` for ``layers="all"``, which gives one vector per layer."""
     if layers == "all":
         raise ConfigError(
-            "layers='all' gives several vectors per usage; use average, top, concat or the number of a layer"
+            "layers='all' gives several vectors per usage; use sense, average, top, concat or the number of a layer"
         )
 
 

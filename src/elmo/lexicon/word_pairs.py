@@ -111,7 +111,7 @@ def compare_pairs(
     data: LabeledPairs,
     *,
     tune: LabeledPairs | None = None,
-    layers: LayerChoice | int = "average",
+    layers: LayerChoice | int = "sense",
     start: Start = "zero",
     on_progress: Callable[[int], None] | None = None,
 ) -> PairSimilarities:

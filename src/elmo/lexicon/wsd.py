@@ -24,6 +24,7 @@ from elmo.lexicon.usages import Usage, embed_usages, find_marked_usages, unit_ro
 from elmo.lexicon.wordnet import PARTS_OF_SPEECH, Pos, WordNet, is_key
 from elmo.storage.atomic import atomic_file, make_parents
 from elmo.storage.files import format_error, format_path, open_regular
+from elmo.storage.tensors import write_safetensors
 
 if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
@@ -184,22 +185,15 @@ class SenseCentroids:
 
     def save(self, path: str | Path) -> None:
         """Write the senses to a safetensors file, with vectors in float16."""
-        from safetensors.numpy import save_file
-
-        arrays = {
-            "keys": np.frombuffer("\n".join(self.keys).encode(), np.uint8),
-            "counts": self.counts,
-            "centroids": self.centroids,
-        } | ({} if self.uses is None else {"uses": self.uses})
-        tensors = {name: np.ascontiguousarray(value, _DTYPES[name]) for name, value in arrays.items()}
+        arrays: dict[str, NDArray[Any]] = {"counts": self.counts, "centroids": self.centroids}
+        arrays |= {} if self.uses is None else {"uses": self.uses}
+        arrays["keys"] = np.frombuffer("\n".join(self.keys).encode(), np.uint8)
+        tensors = [(name, np.ascontiguousarray(value, _DTYPES[name])) for name, value in arrays.items()]
         metadata = {"format": _FORMAT, "version": _VERSION, "model": self.model, "layers": self.layers}
         path = Path(path)
         make_parents(path)
-        with atomic_file(path) as temporary:
-            temporary.touch()
-            mode = temporary.stat().st_mode
-            save_file(tensors, temporary, metadata=metadata | {"start": self.start})
-            temporary.chmod(mode)  # safetensors makes its files readable by the owner only
+        with atomic_file(path) as temporary, temporary.open("xb") as file:
+            write_safetensors(tensors, metadata | {"start": self.start}, file)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -47,6 +48,8 @@ class LayerMix(nn.Module):
             )
         if weights is not None and len(weights) != n_layers:
             raise ConfigError(f"weights must have {n_layers} values, one per layer; found {len(weights)}")
+        if not all(math.isfinite(value) for value in (*(weights or ()), gamma)):
+            raise ConfigError("weights and gamma must be finite numbers; found nan or inf")
         self.n_layers = n_layers
         self.top_only = top_only
         self.layer_norm = layer_norm

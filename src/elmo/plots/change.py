@@ -38,6 +38,7 @@ TITLES = {
     "prt": "1 − cosine of the periods' mean vectors",
     "prt-inverted": "1 / cosine of the periods' mean vectors",
     "jsd": "Jensen-Shannon divergence of the senses' shares, in bits",
+    "mmd": "maximum mean discrepancy of the periods, squared",
 }
 
 

@@ -35,9 +35,9 @@ def draw_comparison(comparison: Comparison, path: str | Path) -> None:
 
 
 def draw_words(comparisons: Sequence[Comparison], path: str | Path) -> None:
-    """Draw several words with one heat map each, for the average of all layers."""
-    if not comparisons or any("average" not in comparison.matrices for comparison in comparisons):
-        raise DataError("cannot draw words: there must be at least one comparison, and each must have an average layer")
+    """Draw several words with one heat map each, for ``layers="sense"``."""
+    if not comparisons or any("sense" not in comparison.matrices for comparison in comparisons):
+        raise DataError("cannot draw words: there must be at least one comparison, and each must have layers='sense'")
     draw_figure(path, lambda: _words_figure(comparisons))
 
 
@@ -98,7 +98,7 @@ def _words_figure(comparisons: Sequence[Comparison]) -> Figure:
     figure = new_figure(width, height)
     title = "The same word in different sentences: cosine similarity of its vectors"
     figure.text(0.02, 1 - 0.2 / height, title, va="top", family=fonts, fontsize=12)
-    matrices = [comparison.matrices["average"] for comparison in comparisons]
+    matrices = [comparison.matrices["sense"] for comparison in comparisons]
     grid = figure.subplots(
         1, len(comparisons), squeeze=False,
         gridspec_kw={

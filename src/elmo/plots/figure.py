@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from elmo.errors import MissingExtraError
+from elmo.errors import importing_extra
 from elmo.storage.atomic import atomic_file, check_output_file, make_parents
 from elmo.text.display import BOX, shorten, text_width, to_plain_text
 
@@ -37,10 +37,8 @@ _BUNDLED_FILE = Path(__file__).parent / "fonts" / "cjk.ttf"
 
 def check_picture(path: Path) -> None:
     """Check that matplotlib is installed and that ``path`` can be written; call this before the work starts."""
-    try:
+    with importing_extra("a picture", extra="plots"):
         import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise MissingExtraError("a picture", extra="plots") from error
     check_output_file(path, suffixes=SUFFIXES)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from elmo.errors import MissingExtraError
+from elmo.errors import importing_extra
 from elmo.lexicon.clustering import reduce_dimensions
 from elmo.lexicon.senses import Senses
 from elmo.lexicon.usages import Usage
@@ -52,10 +52,8 @@ def project(vectors: NDArray[np.floating[Any]], *, seed: int = 0) -> tuple[NDArr
     """
     points = reduce_dimensions(vectors, 20)
     if len(points) > MIN_TSNE_USAGES and points.shape[1] > 2:
-        try:
+        with importing_extra("a picture of many usages", extra="lexicon"):
             from sklearn.manifold import TSNE
-        except ImportError as error:
-            raise MissingExtraError("a picture of many usages", extra="lexicon") from error
         settings: dict[str, Any] = {"init": "pca", "learning_rate": "auto", "random_state": seed}
         tsne = TSNE(2, perplexity=min(30.0, len(points) / 4), **settings)
         return np.asarray(tsne.fit_transform(points), np.float64), TSNE_CAPTION

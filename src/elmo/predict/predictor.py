@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from elmo.embed.elmo import Elmo
+from elmo.embed.finite import check_finite
 from elmo.engine.bilm import Engine, PreparedWeights
 from elmo.engine.lstm import run_lstm_rows
 from elmo.engine.matmul import FIXED_ROWS, state_dtype
@@ -172,6 +173,7 @@ class FrozenPredictor:
                 tops = torch.cat([window.tops for window in held])
                 ids = words.targets[torch.from_numpy(np.concatenate(targets))]
                 log_p = self._output_layer.target_log_probabilities(tops, ids).cpu().numpy()
+            self._check(log_p)
             ends = np.cumsum([len(part) for part in targets])
             for k, part in zip(owners, np.split(log_p, ends[:-1]), strict=True):
                 parts[k].append(part)
@@ -192,7 +194,13 @@ class FrozenPredictor:
                 if len(inputs[k]) <= window.begin + WINDOW:
                     states[k] = window.tops[end - 1]
         with FORK_GATE:
-            return self._output_layer.log_probabilities(states)
+            log_p = self._output_layer.log_probabilities(states)
+        self._check(log_p)
+        return log_p
+
+    def _check(self, log_p: LogProbabilities | Tensor) -> None:
+        if not (np.isfinite(log_p) if isinstance(log_p, np.ndarray) else torch.isfinite(log_p)).all():
+            check_finite(log_p, "the log-probabilities", precision=self._engine.precision)
 
     @torch.inference_mode()
     def top_words(
@@ -217,6 +225,8 @@ class FrozenPredictor:
                 log_p = self._output_layer.log_probabilities(states[chunk])
                 best = log_p.topk(min(n, log_p.size(1)), dim=1)
                 own = log_p.gather(1, targets[chunk, None])[:, 0]
+            self._check(best.values)
+            self._check(own)
             parts.append(TopWords(best.indices.cpu().numpy(), best.values.cpu().numpy(), own.cpu().numpy()))
         return _join_top(parts)
 

@@ -13,7 +13,6 @@ import logging
 import math
 import re
 import shutil
-import tempfile
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
@@ -26,7 +25,7 @@ import torch
 from elmo.errors import ConfigError
 from elmo.formats import native
 from elmo.formats.pretrained import fingerprint
-from elmo.storage.atomic import atomic_file, cannot_write
+from elmo.storage.atomic import atomic_file, make_folder, temporary_folder
 from elmo.storage.files import format_path, read_json
 from elmo.tasks.data.examples import Words
 
@@ -100,7 +99,7 @@ def adapt_bilm(
     text = "".join(f"{line}\n" for line in lines).encode("utf-8", "replace")
     with ExitStack() as stack:
         if folder is None:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="elmo-adapt-")))
+            folder = stack.enter_context(temporary_folder("elmo-adapted-", subject="adapt the biLM"))
         folder = folder.absolute() / FOLDER  # a run may be resumed from another working directory
         _open_folder(folder, _identity(elmo, text, options))
         before, after = folder / _BEFORE, folder / _AFTER
@@ -161,10 +160,7 @@ def _open_folder(folder: Path, identity: dict[str, Any]) -> None:
                 "remove the folder or choose another output"
             )
         return
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise cannot_write(folder, error) from error
+    make_folder(folder)
     with atomic_file(path) as temporary:
         temporary.write_text(json.dumps(identity, indent=1) + "\n", encoding="ascii")
 

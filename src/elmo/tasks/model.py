@@ -22,7 +22,7 @@ from torch import Tensor
 from elmo.config import BiLmConfig
 from elmo.errors import ConfigError, ElmoError, FormatError, raise_all
 from elmo.formats.pretrained import Pretrained, WarmState
-from elmo.storage.atomic import atomic_file, cannot_write
+from elmo.storage.atomic import atomic_file
 from elmo.storage.files import format_path, open_regular
 from elmo.tasks.adapt import Adaptation, adapt_bilm, check_adaptable
 from elmo.tasks.data.examples import Document, Example, Words, check_words
@@ -173,8 +173,7 @@ class TaskModel:
 
     def save(self, path: str | Path) -> None:
         """Write the model to a file; the file appears only when it is complete."""
-        from safetensors import SafetensorError
-        from safetensors.torch import save_file
+        from safetensors.torch import save
 
         weights = self.network.state_dict()
         tensors = {name: tensor.contiguous() for name, tensor in weights.items() if name != _TABLE}
@@ -186,11 +185,9 @@ class TaskModel:
             tensors |= _bilm_tensors(store.elmo, start=store.start, is_tuned=store.features.is_bilm_tuned)
         # a single metadata entry: safetensors writes several in random order, but equal models must give equal files
         about = json.dumps({"format": FORMAT, "version": VERSION, **self._description()}, sort_keys=True)
-        try:
-            with atomic_file(Path(path)) as temporary:
-                save_file(tensors, temporary, metadata={_ABOUT: about})
-        except SafetensorError as error:
-            raise cannot_write(Path(path), error) from error
+        # ``save_file`` would leave its own temporary file behind if it is killed
+        with atomic_file(Path(path)) as temporary, temporary.open("xb") as file:
+            file.write(save(tensors, metadata={_ABOUT: about}))
 
     @classmethod
     def load(

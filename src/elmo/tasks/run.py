@@ -9,6 +9,7 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from functools import cache as cached
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 import numpy as np
 
 from elmo.embed.elmo import Elmo
-from elmo.errors import ConfigError, DataError, raise_all
+from elmo.errors import ConfigError, DataError, OutputError, raise_all
 from elmo.formats import bundled_models
 from elmo.storage.atomic import check_output_file, hold_lock, make_parents
 from elmo.storage.files import format_path
@@ -181,6 +182,7 @@ def train(
     """
     out, files, dev = Path(out), _as_list(files), _as_list(dev)
     check_kind(kind)  # report mistakes before a large model is loaded
+    _remove_finished_run(out)
     check_output_file(out, suffixes=(SUFFIX,), inputs=[*files, *dev], overwrite=overwrite)
     # locals() has the parameters of this function, which _PARAMETERS maps to fields of the options
     head, features, options = _parse_options(kind, settings, locals())
@@ -247,6 +249,17 @@ def train(
         if folder.exists():
             _log.warning("cannot remove the checkpoints in %s; they are no longer needed", folder)
     return trained
+
+
+def _remove_finished_run(out: Path) -> None:
+    """Remove the checkpoints of a run that was killed after it had written its model, which is then the newest file."""
+    folder = training_folder(out)
+    if not out.is_file() or not folder.is_dir() or folder.is_symlink():
+        return
+    with suppress(OutputError, OSError), hold_lock(out.with_name(f".{out.name}.lock"), subject=out):
+        written = out.stat().st_mtime_ns
+        if all(file.lstat().st_mtime_ns <= written for file in folder.rglob("*") if not file.is_dir()):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def training_folder(out: Path) -> Path:

@@ -55,7 +55,7 @@ def test_brackets_nest_and_share_tokens(tmp_path: Path) -> None:
 def test_a_mention_in_two_clusters_raises_an_error(tmp_path: Path, cells: tuple[str, str]) -> None:
     with pytest.raises(
         DataError,
-        match=r"train\.conll:3: expected each mention in one cluster; found the same mention in the clusters 0",
+        match=r"train\.conll:3: expected each mention in one cluster; found the same mention in the clusters '0'",
     ):
         clusters(tmp_path, *cells)
     assert clusters(tmp_path, "(0)|(0)", "(0)") == [[(0, 1), (1, 2)]]  # twice in its own does no harm

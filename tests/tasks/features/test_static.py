@@ -92,6 +92,8 @@ def test_a_word_with_spaces_keeps_them(tmp_path: Path) -> None:
         ("glove.txt", b"", "glove.txt: expected words with vectors; found none"),
         ("glove.txt", b"the 1 2\na 1 x\n", r"glove.txt:2: expected a word and 2 numbers .*found 'a 1 x'"),
         ("glove.txt", b"the 1 2\na 1\n", r"glove.txt:2: expected a word and 2 numbers"),
+        ("glove.txt", b"1 18446744073709551616\na 1\n", r"glove.txt:2: expected a word and \d+ numbers"),
+        ("glove.txt", b"1 " + b"1" * 5000 + b"\na 1\n", r"glove.txt:2: expected a word and \d+ numbers"),
         ("glove.txt", b"the 1 nan\n", "glove.txt:1: numbers must be finite; found nan or inf for 'the'"),
         ("word2vec.bin", binary()[:-6], "word2vec.bin as a binary word2vec file"),
         (

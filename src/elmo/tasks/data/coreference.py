@@ -138,21 +138,23 @@ def _read_clusters(sentences: Sequence[Sequence[TokenRow]]) -> tuple[tuple[Span,
                 if match[3]:
                     if not opened[id_]:
                         raise DataError(
-                            f"{row.location}: expected an opening bracket '({id_}' before {bracket!r}; found none"
+                            f"{row.location}: expected an opening bracket {f'({id_[:40]}'!r} before "
+                            f"{bracket[:40]!r}; found none"
                         )
                     start, _ = opened[id_].pop()
                     span = Span(start, token + 1)
                     if (other := cluster_of.setdefault(span, id_)) != id_:
                         raise DataError(
                             f"{row.location}: expected each mention in one cluster; found the same mention in the "
-                            f"clusters {other} and {id_}: {cell[:40]!r}"
+                            f"clusters {other[:40]!r} and {id_[:40]!r}: {cell[:40]!r}"
                         )
                     clusters[id_].add(span)
             token += 1
         for id_, starts in opened.items():
             if starts:
                 raise DataError(
-                    f"{starts[-1][1]}: expected the mention '({id_}' to end in the same sentence; found no '{id_})'"
+                    f"{starts[-1][1]}: expected the mention {f'({id_[:40]}'!r} to end in the same sentence; found no "
+                    f"{f'{id_[:40]})'!r}"
                 )
     return tuple(sorted(tuple(sorted(spans)) for spans in clusters.values()))
 

@@ -117,7 +117,9 @@ def _read_text(path: Path, is_kept: IsKept) -> Iterator[tuple[str, Vector]]:
 def _parse_header(line: str) -> int:
     """Return the width if ``line`` is a header (number of words and width), otherwise 0."""
     parts = line.split()
-    return int(parts[1]) if len(parts) == 2 and all(part.isdecimal() for part in parts) else 0
+    if len(parts) != 2 or not all(part.isdecimal() for part in parts):
+        return 0
+    return int(parts[1]) if len(parts[1]) < 10 else _MAX_WIDTH + 1  # longer numbers overflow
 
 
 def _is_binary(path: Path) -> bool:

@@ -32,7 +32,7 @@ from elmo.engine.batches import track_progress
 from elmo.errors import ConfigError, FormatError, OutputError
 from elmo.formats.pretrained import fingerprint
 from elmo.jobs.reader import DAMAGED_FILE_ERRORS
-from elmo.storage.atomic import atomic_file, cannot_write
+from elmo.storage.atomic import atomic_file, make_folder
 from elmo.storage.files import format_error, format_path
 from elmo.storage.tensors import read_arrays, write_arrays
 from elmo.tasks.data.examples import Words
@@ -229,10 +229,7 @@ class FeatureCache:
             return encoder.layers
         items = {sentence_key(words): words for words in dict.fromkeys(sentences)}
         folder = self.folder / encoder.key
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise cannot_write(folder, error) from error
+        make_folder(folder)
         blocks = _CacheBlocks(folder, (encoder.n_layers, encoder.width), items)
         blocks.drop_beyond(self.limit)
         missing = [(key, words) for key, words in items.items() if key not in blocks.rows]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from elmo.errors import ConfigError, MissingExtraError
+from elmo.errors import ConfigError, importing_extra
 from elmo.tasks.data.examples import Words
 
 if TYPE_CHECKING:
@@ -31,10 +31,8 @@ class TransformerEncoder:
 
     def __init__(self, source: str) -> None:
         """Load ``source``, a folder or a Hub id with safetensors weights; code from the Hub is never executed."""
-        try:
+        with importing_extra("a transformers model", extra="transformers"):
             from transformers import AutoModel, AutoTokenizer  # pyright: ignore[reportMissingImports]
-        except ImportError as error:
-            raise MissingExtraError("a transformers model", extra="transformers") from error
         path = Path(source)
         self.name = str(path.resolve()) if path.exists() else source  # absolute path or Hub id
         if (path / "0_Transformer").is_dir():  # old layout of sentence-transformers

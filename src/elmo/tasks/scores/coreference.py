@@ -11,13 +11,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from elmo.errors import MissingExtraError
+from elmo.errors import importing_extra
 from elmo.tasks.data.examples import Span
 
 Clusters = Sequence[Sequence[Span]]  # the clusters of one document
@@ -67,8 +66,9 @@ class _Overlaps:
 
 def check_extra() -> None:
     """Raise ``MissingExtraError`` if scipy, which the CEAF metrics need, is not installed."""
-    if find_spec("scipy") is None:
-        raise MissingExtraError("scoring coreference (CEAF)", extra="tasks")
+    with importing_extra("scoring coreference (CEAF)", extra="tasks"):
+        import scipy.optimize
+        import scipy.sparse.csgraph  # noqa: F401
 
 
 def coreference_scores(
