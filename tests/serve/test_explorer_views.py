@@ -513,7 +513,7 @@ def test_long_and_hostile_text_in_corpus_and_change_is_shown_as_text(open_page: 
     }"""
     page.evaluate(set_value, ["#word", "x" * 100_000])
     page.press("#word", "Enter")
-    page.wait_for_selector("[role=alert]")
+    page.wait_for_selector("[role=alert]:not(:has-text('does not occur'))")
     page.evaluate(set_value, ["#word", "bank"])
     page.press("#word", "Enter")
     wait_for(page, "[data-figure=corpus-map] [data-mark]")
@@ -532,6 +532,21 @@ def test_long_and_hostile_text_in_corpus_and_change_is_shown_as_text(open_page: 
         assert "No word matches" in page.locator("main").inner_text()
         assert page.evaluate("document.documentElement.scrollWidth") <= 1280
     assert page.locator("main img, main script").count() == 0
+
+
+@needs_browser
+def test_a_word_that_is_being_typed_survives_the_reply_to_the_last_search(open_page: Open) -> None:
+    page = open_page("#/corpus?lang=en&word=river")
+    wait_for(page, "[data-figure=corpus-map] [data-mark]")
+    page.fill("#word", "bank")
+    page.press("#word", "Enter")
+    page.fill("#word", "money")  # before the map of "bank" arrives
+    wait_for(page, "[data-figure=corpus-map] >> text=bank")
+    assert page.input_value("#word") == "money"
+    page.click("#tab-compare")
+    page.go_back()
+    wait_for(page, "[data-figure=corpus-map] >> text=bank")
+    assert page.input_value("#word") == "bank"
 
 
 @needs_browser

@@ -133,6 +133,9 @@ function View({ state, update, go, api, model, catalog, t }) {
 }
 
 function Search({ state, update, index, indexes, limit, t }) {
+  // What is typed is kept apart from the word that is shown, so that a reply that arrives meanwhile does not undo it.
+  const [draft, setDraft] = useState({ word: state.word, text: state.word });
+  if (draft.word !== state.word) setDraft({ word: state.word, text: state.word });
   const onSubmit = (event) => {
     event.preventDefault();
     const word = new FormData(event.target).get("word").trim();
@@ -141,7 +144,8 @@ function Search({ state, update, index, indexes, limit, t }) {
   return html`<form class="card search" role="search" onSubmit=${onSubmit}>
     <div class="search-row">
       <label class="field search-word"><span>${t("corpus.word")}</span>
-        <input type="search" name="word" id="word" dir="auto" autocomplete="off" spellcheck="false" maxlength="200" value=${state.word} /></label>
+        <input type="search" name="word" id="word" dir="auto" autocomplete="off" spellcheck="false" maxlength="200"
+          value=${draft.text} onInput=${(event) => setDraft({ word: state.word, text: event.target.value })} /></label>
       <button class="primary">${t("corpus.find")}</button>
       <label class="field"><span>${t("corpus.limit")}</span>
         <select id="limit" value=${limit} onChange=${(event) => update({ limit: Number(event.target.value), use: -1 })}>
