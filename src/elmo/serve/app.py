@@ -107,6 +107,7 @@ class App:
         self._load = load or partial(Service.load, options)
         self._memory = 0  # bytes that are reserved for requests and replies
         self._n_requests = 0
+        self.n_accepted = 0  # requests that were not refused at once, since the start
         self._max_memory = int(options.max_memory_mb * 1e6)
         self._max_body = int(options.max_body_mb * 1e6)
         self._max_reply = int(options.max_reply_mb * 1e6)
@@ -192,6 +193,7 @@ class App:
             self._log(call)
             return None
         self._n_requests += 1
+        self.n_accepted += 1
         return self._answer(call, handler)
 
     def _check_room(self, path: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import selectors
 import urllib.parse
 from collections.abc import Callable, Coroutine, Iterable
 from http import HTTPStatus
@@ -149,6 +150,7 @@ class Connection(HttpToolsProtocol):
         self._current: HttpExchange | None = None  # the request that is being answered
         self._waiting: list[HttpExchange] = []  # requests that were sent before the reply to an earlier one
         self._head: dict[bytes, bytes] = {}
+        self.is_in_head = False  # whether a part of the head of a request has been received
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start a connection."""
@@ -175,6 +177,15 @@ class Connection(HttpToolsProtocol):
         if not self._waiting:
             self.flow.resume_reading()
 
+    def has_unread_data(self) -> bool:
+        """Whether the client has sent something that the event loop has not read yet."""
+        client = self.transport.get_extra_info("socket")
+        if client is None or client.fileno() < 0:
+            return False
+        with selectors.DefaultSelector() as selector:
+            selector.register(client.fileno(), selectors.EVENT_READ)
+            return bool(selector.select(0))
+
     def data_received(self, data: bytes) -> None:
         """Parse data."""
         if self.transport.is_closing():
@@ -188,6 +199,7 @@ class Connection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """Start a request."""
+        self.is_in_head = True
         self._n_head = 0
         self.url = b""
         self._head = {}
@@ -211,6 +223,7 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Start to answer a request."""
         self._has_progress = True
+        self.is_in_head = False
         if len(self._waiting) >= MAX_PIPELINED:
             raise RefusedError
         path = httptools.parse_url(self.url).path.decode("ascii")

@@ -59,7 +59,7 @@ class ServeOptions:
     max_tokens: int = 100_000
     max_reply_mb: float = 256
     max_memory_mb: float = 1024
-    max_wait: float = 1.0
+    max_wait: float = 0.8
     timeout: float = 60.0
     access_log: bool = True
 

@@ -14,6 +14,7 @@ import logging
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -32,11 +33,17 @@ logger = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 0.5
 SHUTDOWN_SECONDS = 8  # in which requests in progress must end
-IDLE_SECONDS = 10  # after which an idle connection is closed, and in which the head of a request must be sent
+HEAD_SECONDS = 10  # in which a client must send the head of its first request, and of each request it has begun
+IDLE_SECONDS = 75  # after which an unused connection is closed; longer than proxies and clients keep theirs
 MAX_CONNECTIONS = 4096  # above this, connections without a request are closed, the oldest first
 BACKLOG = 1024  # connections that wait to be accepted
 ACCEPTED_AT_ONCE = 16  # before requests of other connections have their turn
+SWITCH_SECONDS = 0.0005  # for which a network thread may keep the event loop waiting for the interpreter
 RETURNED_BYTES = 1 << 26  # memory of requests that have ended from which free memory is returned to the system
+COLLECT_SECONDS = 300.0  # after which all garbage is collected even if the server is never idle
+# Allocations until new objects are examined, and passes until young ones are. Old ones are examined by
+# ``_collect_garbage``: that stops all threads, for 80 ms if many requests wait.
+GC_THRESHOLDS = (5_000, 5, 1_000_000)
 _M_ARENA_MAX = -8  # from malloc.h
 _CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
@@ -46,6 +53,7 @@ def run_worker(options: ServeOptions, listener: socket.socket, *, on_ready: Call
     _limit_arenas()
     n_threads = max(1, count_cpus() // options.workers)
     torch.set_num_threads(n_threads)
+    sys.setswitchinterval(SWITCH_SECONDS)
     _raise_file_limit()
     _configure_access_log()
     app = App(options, n_threads=n_threads)
@@ -99,9 +107,11 @@ class GracefulServer(uvicorn.Server):
         super().__init__(config)
         self._app = app
         self._reloading: threading.Thread | None = None
-        self._idle: dict[Any, tuple[Any, float]] = {}  # connection -> last request, and when it was first seen idle
+        self._idle: dict[Any, tuple[Any, float]] = {}  # connection -> its state, and when it was first seen in it
         self._most_reserved = 0  # since memory was last returned
         self._closing: dict[Any, float] = {}  # connection -> when it was first seen closing
+        self._collected = time.monotonic()
+        self._n_collected = 0  # requests until then
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start to accept connections."""
@@ -112,7 +122,9 @@ class GracefulServer(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         """Close connections that do not send a complete request."""
         if counter % 10 == 0:
-            self._close_idle_connections(time.monotonic())
+            now = time.monotonic()
+            self._close_idle_connections(now)
+            self._collect_garbage(now)
             reserved = self._app.reserved_bytes
             self._most_reserved = max(self._most_reserved, reserved)
             if self._most_reserved - reserved > RETURNED_BYTES:
@@ -125,18 +137,27 @@ class GracefulServer(uvicorn.Server):
         for connection in list(self.server_state.connections):
             cycle = getattr(connection, "cycle", None)
             if cycle is None or cycle.response_complete:
+                state = (cycle, cycle is None or connection.is_in_head)
                 last, since = self._idle.get(connection, (None, now))
-                idle[connection] = (cycle, since if last is cycle else now)
+                idle[connection] = (state, since if last == state else now)
         n_surplus = len(self.server_state.connections) - MAX_CONNECTIONS
-        for number, (connection, (_, since)) in enumerate(sorted(idle.items(), key=lambda item: item[1][1])):
-            if now - since > IDLE_SECONDS or number < n_surplus:
+        for number, (connection, (state, since)) in enumerate(sorted(idle.items(), key=lambda item: item[1][1])):
+            is_old = now - since > (HEAD_SECONDS if state[1] else IDLE_SECONDS)
+            if (is_old or number < n_surplus) and not connection.has_unread_data():
                 connection.transport.close()
         self._idle = idle
         closing = [connection for connection in self.server_state.connections if connection.transport.is_closing()]
         self._closing = {connection: self._closing.get(connection, now) for connection in closing}
         for connection, since in self._closing.items():
-            if now - since > IDLE_SECONDS:  # the client does not read the end of its reply
+            if now - since > HEAD_SECONDS:  # the client does not read the end of its reply
                 connection.transport.abort()
+
+    def _collect_garbage(self, now: float) -> None:
+        """Collect all garbage if no request is in progress, or if this has not happened for a long time."""
+        n_accepted = self._app.n_accepted
+        if n_accepted != self._n_collected and (not self._app.n_requests or now - self._collected > COLLECT_SECONDS):
+            gc.collect()
+            self._collected, self._n_collected = now, n_accepted
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept the connections that wait, so that each gets an answer; then accept no more."""
@@ -183,6 +204,7 @@ def _freeze_objects() -> None:
     gc.unfreeze()
     gc.collect()
     gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
 
 
 def _limit_arenas() -> None:
