@@ -89,6 +89,25 @@ def test_polars_pandas_and_duckdb_read_tables_and_give_them_back(elmo: Elmo) -> 
     np.testing.assert_array_equal(from_arrow(relation.to_arrow_table())[0].vectors, encodings[2].vectors)
 
 
+def test_tensors_keep_their_precision() -> None:
+    elmo = Elmo(tiny_model(), dtype="float64")
+    encodings = elmo.encode(TEXTS, as_tensor=True)
+    for old, new in zip(encodings, from_arrow(to_arrow(encodings)), strict=True):
+        assert new.vectors.dtype == np.float64
+        np.testing.assert_array_equal(new.vectors, old.vectors)
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".h5"])
+def test_other_formats_are_copied_in_small_batches(
+    elmo: Elmo, tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elmo.integrations.arrow._BATCH", 3)
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("\n".join(TEXTS * 3) + "\n")
+    embed_corpus(EmbedJob(inputs=(str(corpus),), out=tmp_path / f"v{suffix}"), elmo)
+    assert [batch.num_rows for batch in read_job(tmp_path / f"v{suffix}")] == [3] * 4
+
+
 @pytest.mark.parametrize("suffix", [".safetensors", ".npz", ".parquet", ".jsonl", ".h5"])
 def test_the_output_of_a_job_is_a_stream_of_batches(elmo: Elmo, tmp_path: Path, suffix: str) -> None:
     corpus = tmp_path / "corpus.txt"
@@ -111,8 +130,34 @@ def test_the_output_of_a_job_is_a_stream_of_batches(elmo: Elmo, tmp_path: Path, 
 def test_other_tables_are_one_line(elmo: Elmo) -> None:
     with pytest.raises(DataError, match=r"^the table must have the columns tokens and vectors; found a$"):
         from_arrow(pa.table({"a": [1]}))
-    with pytest.raises(DataError, match=r"^the column vectors must be lists of fixed-size lists; found list<"):
-        from_arrow(pa.table({"tokens": [["a"]], "vectors": [[1.0]]}))
+    vectors = pa.array([[[1.0, 2.0]], [[3.0, 4.0], [5.0, 6.0]]], pa.list_(pa.list_(pa.float32(), 2)))
+    no_vector = pa.array([[None], [[3.0, 4.0], [5.0, 6.0]]], vectors.type)
+    tokens = pa.array([["a"], ["b", "c"]])
+    three = pa.field("vectors", vectors.type, metadata={"elmo.layers": "3"})
+    for table, match in [
+        ({"tokens": [["a"]], "vectors": [[1.0]]}, "^the column vectors must be lists of fixed-size lists of numbers; "),
+        ({"tokens": [["a"]], "vectors": [1.0]}, "^the column vectors must be .* found double$"),
+        ({"tokens": [[1], [2, 3]], "vectors": vectors}, "^the column tokens must be lists of strings; found list<"),
+        (
+            {"tokens": [["a", "b"], ["c"]], "vectors": vectors},
+            "^the tokens and vectors of a row must be .* same length",
+        ),
+        (
+            {"tokens": [["a"], ["b", "c"]], "vectors": no_vector},
+            "^each token must have a vector of numbers; found null$",
+        ),
+    ]:
+        with pytest.raises(DataError, match=match) as caught:
+            from_arrow(pa.table(table))
+        assert "\n" not in str(caught.value)
+    with pytest.raises(DataError, match=r"^cannot read int as an Arrow table: "):
+        from_arrow(3)
+    with pytest.raises(DataError, match=r"^the column vectors must have a number of layers that fits its width"):
+        from_arrow(pa.table([tokens, vectors], schema=pa.schema([pa.field("tokens", tokens.type), three])))
+    with pytest.raises(
+        ShapeError, match=r"^pooling needs one vector per token; found all layers; use layers='concat'$"
+    ):
+        to_arrow(elmo.encode(["a", "b c"], layers="all"), pooling="mean")
     with pytest.raises(
         ShapeError, match=r"^the encodings of a table must have vectors of the same shape; found several$"
     ):

@@ -8,6 +8,7 @@ A table has one row per sentence: ``tokens`` (list of strings) and ``vectors`` (
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,7 +20,7 @@ from elmo.errors import ChecksumError, DataError, ShapeError, importing_extra
 from elmo.jobs.manifest import OutputFiles, read_manifest
 from elmo.jobs.reader import read_embeddings, read_shard
 from elmo.jobs.shard import Shard
-from elmo.storage.files import compute_sha256, format_path
+from elmo.storage.files import compute_sha256, format_error, format_path
 
 if TYPE_CHECKING:
     import pyarrow
@@ -28,8 +29,10 @@ if TYPE_CHECKING:
 
 with importing_extra("Arrow", extra="parquet"):
     import pyarrow as pa
+    import pyarrow.compute as pc
 
 _LAYERS = b"elmo.layers"  # metadata of the field "vectors": number of layers
+_BATCH = 1024  # sentences that are copied at once
 
 
 def to_arrow(encodings: Encoding | Iterable[Encoding], *, pooling: Pooling | None = None) -> pyarrow.Table:
@@ -43,15 +46,17 @@ def to_arrow(encodings: Encoding | Iterable[Encoding], *, pooling: Pooling | Non
     """
     rows = [encodings] if isinstance(encodings, Encoding) else list(encodings)
     tokens = pa.array([[_clean(token) for token in row.tokens] for row in rows], pa.list_(pa.string()))
+    n_layers = {row.vectors.shape[0] if row.vectors.ndim == 3 else 0 for row in rows}
+    if len(n_layers) > 1 or len({row.vectors.shape[-1] for row in rows}) > 1:
+        raise ShapeError("the encodings of a table must have vectors of the same shape; found several")
     if pooling is not None:
-        pooled = [np.asarray(_to_numpy(row.sentence(pooling))) for row in rows]
+        if max(n_layers, default=0):
+            raise ShapeError("pooling needs one vector per token; found all layers; use layers='concat'")
+        pooled = [_to_numpy(row.sentence(pooling)) for row in rows]
         return pa.table(
             {"tokens": tokens, "vector": _fixed_lists(np.stack(pooled) if rows else np.zeros((0, 0), np.float32))}
         )
     arrays = [_to_numpy(row.vectors) for row in rows]
-    n_layers = {array.shape[0] if array.ndim == 3 else 0 for array in arrays}
-    if len(n_layers) > 1 or len({array.shape[-1] for array in arrays}) > 1:
-        raise ShapeError("the encodings of a table must have vectors of the same shape; found several")
     flat = [_token_rows(array) for array in arrays]
     whole = flat[0] if len(flat) == 1 else np.concatenate(flat) if flat else np.zeros((0, 0), np.float32)
     return _sentence_table(tokens, whole, [len(row) for row in rows], n_layers=n_layers.pop() if n_layers else 0)
@@ -66,39 +71,57 @@ def from_arrow(table: Any) -> list[Encoding]:
         table: A table of pyarrow, polars, pandas (with Arrow types) or DuckDB, or anything else with the Arrow
             interface (``__arrow_c_stream__``).
     """
-    if not isinstance(table, pa.Table):
-        table = pa.table(table)
-    missing = {"tokens", "vectors"} - set(table.column_names)
-    if missing:
+    try:
+        table = table if isinstance(table, pa.Table) else pa.table(table)
+    except (TypeError, ValueError, pa.ArrowException) as error:
+        raise DataError(f"cannot read {type(table).__name__} as an Arrow table: {format_error(error)}") from error
+    if not {"tokens", "vectors"} <= set(table.column_names):
         raise DataError(
             f"the table must have the columns tokens and vectors; found {', '.join(table.column_names)[:200]}"
         )
+    _check_types(table.schema)
     metadata = table.schema.field("vectors").metadata or {}
     n_layers = int(metadata.get(_LAYERS, 0))
     encodings: list[Encoding] = []
     for batch in table.select(["tokens", "vectors"]).to_batches():
         words, column = batch.column(0).to_pylist(), batch.column(1)
+        lengths = [len(item or ()) for item in words]
+        if lengths != pc.list_value_length(column).fill_null(0).to_pylist():
+            raise DataError("the tokens and vectors of a row must be lists of the same length; found other lengths")
         values = column.flatten()
-        if not pa.types.is_fixed_size_list(values.type):
-            raise DataError(f"the column vectors must be lists of fixed-size lists; found {column.type}")
+        if values.null_count or values.flatten().null_count:
+            raise DataError("each token must have a vector of numbers; found null")
         rows = values.flatten().to_numpy(zero_copy_only=False).reshape(len(values), values.type.list_size)
-        ends = np.cumsum([0 if item is None else len(item) for item in words])
-        if len(ends) and ends[-1] != len(rows):
-            raise DataError(
-                f"tokens and vectors must be lists of the same length; found {ends[-1]} tokens, {len(rows)} vectors"
-            )
-        for begin, end, item in zip([0, *ends.tolist()], ends.tolist(), words, strict=False):
-            part = rows[begin:end]
-            shape = (len(part), n_layers, part.shape[1] // n_layers) if n_layers else part.shape
-            vectors = part.reshape(shape).transpose(1, 0, 2) if n_layers else part
-            encodings.append(Encoding(tuple(item or ()), vectors))
+        begin = 0
+        for item, length in zip(words, lengths, strict=True):
+            part = rows[begin : begin + length]
+            begin += length
+            if n_layers:
+                part = part.reshape(length, n_layers, rows.shape[1] // n_layers).transpose(1, 0, 2)
+            encodings.append(Encoding(tuple(item or ()), part))
     return encodings
 
 
-def read_job(path: str | Path, *, verify: bool = True) -> pyarrow.RecordBatchReader:
-    """Read the output of ``elmo embed`` as a stream of Arrow batches, one per shard, in the order of the input.
+def _check_types(schema: pyarrow.Schema) -> None:
+    """Raise ``DataError`` if the columns are not lists of strings and of fixed-size lists of numbers."""
+    tokens, vectors = schema.field("tokens").type, schema.field("vectors").type
+    is_list = pa.types.is_list, pa.types.is_large_list
+    is_string = pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view
+    if not (any(check(tokens) for check in is_list) and any(check(tokens.value_type) for check in is_string)):
+        raise DataError(f"the column tokens must be lists of strings; found {tokens!s:.80}")
+    is_nested = any(check(vectors) for check in is_list) and pa.types.is_fixed_size_list(vectors.value_type)
+    if not (is_nested and pa.types.is_floating(vectors.value_type.value_type)):
+        raise DataError(f"the column vectors must be lists of fixed-size lists of numbers; found {vectors!s:.80}")
+    n_layers = (schema.field("vectors").metadata or {}).get(_LAYERS, b"1")
+    if not n_layers.isdigit() or not int(n_layers) or vectors.value_type.list_size % int(n_layers):
+        raise DataError(f"the column vectors must have a number of layers that fits its width; found {n_layers!r:.40}")
 
-    Only one shard is in memory, and the batches share its memory (those of HDF5 and JSON lines are copied).
+
+def read_job(path: str | Path, *, verify: bool = True) -> pyarrow.RecordBatchReader:
+    """Read the output of ``elmo embed`` as a stream of Arrow batches, in the order of the input.
+
+    A batch is a shard and shares its memory; only one shard is in memory. HDF5 and JSON lines are copied, in batches of
+    1,024 sentences.
 
     Args:
         path: The output of a job, its manifest, or a single shard.
@@ -118,7 +141,7 @@ def read_job(path: str | Path, *, verify: bool = True) -> pyarrow.RecordBatchRea
 
 def _read_batches(path: Path, *, verify: bool) -> Iterator[pyarrow.RecordBatch]:
     if path.suffix.lower() not in (".npz", ".safetensors", ".parquet") and not path.name.endswith(".manifest.json"):
-        yield from to_arrow(read_embeddings(path, verify=verify)).to_batches()
+        yield from _copy_batches(read_embeddings(path, verify=verify))
         return
     files: list[tuple[Path, str | None]] = [(path, None)]
     if not path.is_file() or path.name.endswith(".manifest.json"):
@@ -126,13 +149,18 @@ def _read_batches(path: Path, *, verify: bool) -> Iterator[pyarrow.RecordBatch]:
         manifest = path if path.name.endswith(".manifest.json") else OutputFiles(path).manifest
         records = read_manifest(manifest)
         if records.sha256:  # an assembled HDF5 file
-            yield from to_arrow(read_embeddings(path, verify=verify)).to_batches()
+            yield from _copy_batches(read_embeddings(path, verify=verify))
             return
         files = [(path.parent / record.file, record.sha256 if verify else None) for record in records.shards]
     for file, sha256 in files:
         if sha256 is not None and compute_sha256(file) != sha256:
             raise ChecksumError(f"{format_path(file)}: the file is damaged; run the job again to repair it")
         yield from shard_table(read_shard(file)).to_batches()
+
+
+def _copy_batches(encodings: Iterator[Encoding]) -> Iterator[pyarrow.RecordBatch]:
+    while some := list(islice(encodings, _BATCH)):
+        yield from to_arrow(some).to_batches()
 
 
 def shard_table(shard: Shard) -> pyarrow.Table:
@@ -170,7 +198,10 @@ def _offsets(lengths: Sequence[int] | NDArray[Any]) -> pyarrow.Array:
 
 
 def _to_numpy(vectors: Any) -> NDArray[Any]:
-    return vectors if isinstance(vectors, np.ndarray) else cast("Any", vectors).detach().cpu().float().numpy()
+    if isinstance(vectors, np.ndarray):
+        return vectors
+    tensor = cast("Any", vectors).detach().cpu()
+    return (tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy()  # NumPy has no bfloat16
 
 
 def _clean(text: str) -> str:
