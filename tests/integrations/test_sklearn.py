@@ -123,6 +123,12 @@ def test_another_model_in_the_same_folder_is_detected(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [ElmoVectorizer, ElmoTokenVectorizer])
+def test_texts_can_come_from_an_iterator(kind: Any, folder: str) -> None:
+    rows = kind(folder).fit_transform(iter(TEXTS))
+    np.testing.assert_array_equal(np.concatenate(rows), np.concatenate(kind(folder).fit_transform(TEXTS)))
+
+
+@pytest.mark.parametrize("kind", [ElmoVectorizer, ElmoTokenVectorizer])
 def test_bad_inputs_and_parameters_give_one_line(kind: Any, folder: str) -> None:
     pandas = pytest.importorskip("pandas")
     table = pandas.DataFrame({"text": TEXTS, "other": TEXTS})

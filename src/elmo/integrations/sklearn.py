@@ -53,7 +53,7 @@ class _ElmoTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
             y: Ignored.
         """
         del y
-        _as_texts(X)
+        _check_texts(X)
         self._n_features_out  # noqa: B018 -- checks the layers and the pooling
         self.fingerprint_ = self._fingerprint()
         return self
@@ -226,7 +226,12 @@ class ElmoTokenVectorizer(_ElmoTransformer, auto_wrap_output_keys=None):
 
 
 def _as_texts(column: Any) -> list[Any]:
-    """Return the texts of a column; reject a single string and tables."""
+    _check_texts(column)
+    return list(cast("Iterable[Any]", column))
+
+
+def _check_texts(column: Any) -> None:
+    """Reject a single string and tables; an iterator is not consumed, because ``fit_transform`` passes it on."""
     if isinstance(column, str | bytes):
         raise DataError("X must be a list of texts; found one string; pass [text]")
     if len(getattr(column, "shape", (0,))) > 1:  # a data frame would be read as the list of its column names
@@ -236,7 +241,6 @@ def _as_texts(column: Any) -> list[Any]:
         )
     if not isinstance(column, Iterable):
         raise DataError(f"X must be a list of texts; found {type(column).__name__}")
-    return list(cast("Iterable[Any]", column))
 
 
 # --- loaded models, shared by all estimators of a process --------------------------------------------
