@@ -164,5 +164,23 @@ def test_columns_of_other_types_and_damaged_files_are_one_line(elmo: Elmo, table
     ragged.write_text("a,text\n1,x\n2,y,z\n")
     with pytest.raises(DataError, match=r"^cannot read \S+ as a table: "):
         embed_table(TableJob(ragged, "text", out), elmo)
+    twice = table.with_name("twice.csv")
+    twice.write_text("text,text\nx,y\n")
+    with pytest.raises(DataError, match=r"two columns have the name 'text'; rename one of them$"):
+        embed_table(TableJob(twice, "text", out), elmo)
+    parquet.write_table(pa.table({"text": pa.array([b"good", b"\xff"]).view(pa.string())}), table)
+    with pytest.raises(DataError, match=r"^cannot read \S+ as a table: Invalid UTF8"):
+        embed_table(TableJob(table, "text", out), elmo)
     with pytest.raises(ConfigError, match=r"^layers must give one vector per token for a table; found 'all'"):
         TableJob(table, "text", out, layers="all")
+
+
+@pytest.mark.parametrize(("pooling", "width"), [("mean", 8), ("ends", 16), ("none", 8)])
+def test_a_table_without_rows_has_the_same_columns(elmo: Elmo, table: Path, pooling, width: int) -> None:
+    out = table.with_name("out.parquet")
+    parquet.write_table(parquet.read_table(table).slice(0, 0), table)
+    assert embed_table(TableJob(table, "text", out, pooling=pooling), elmo).sentences == 0
+    result = parquet.read_table(out)
+    assert result.num_rows == 0
+    kind = result.schema.types[-1]
+    assert (kind.value_type if pooling == "none" else kind).list_size == width

@@ -150,7 +150,7 @@ class _TableShardMaker(ShardMaker):
         if pooling == "none":
             return super().vectors(group, on_batch)
         width = self.layout.width
-        rows = np.zeros((len(group.sentences), width * (2 if pooling == "ends" else 1)), self.layout.dtype)
+        rows = np.zeros((len(group.sentences), self._pooled_width), self.layout.dtype)
         n_rows = n_tokens = 0
         for batch in split_batches(group.sentences, batch_size=self.job.batch_size):
             for encoding in encode_sentences(batch, self.job, self.elmo):
@@ -163,6 +163,10 @@ class _TableShardMaker(ShardMaker):
         vectors = self.empty(-(-rows.size // width))  # in reusable memory, which ShardMaker.write takes back
         vectors[:] = rows.reshape(-1, width)
         return vectors
+
+    @property
+    def _pooled_width(self) -> int:
+        return self.layout.width * (2 if self.table_job.pooling == "ends" else 1)
 
     def _write_shard(self, group: Group, vectors: Vectors, file: BinaryIO) -> None:
         import pyarrow as pa
@@ -184,9 +188,7 @@ class _TableShardMaker(ShardMaker):
 
         mask = pa.array(is_null)
         if self.table_job.pooling != "none":
-            rows = vectors.reshape(len(sentences), -1)
-            width = rows.shape[1] if len(sentences) else self.layout.width
-            return [pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), width, mask=mask)]
+            return [pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), self._pooled_width, mask=mask)]
         lengths = [len(sentence) for sentence in sentences]
         offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
         words = [token for sentence in sentences for token in sentence.tokens.tokens]
@@ -218,6 +220,7 @@ def _read_batches(job: TableJob) -> Iterator[pyarrow.RecordBatch]:
             is_parquet = _table_suffix(job.input) == ".parquet"
             for batch in reader.iter_batches(batch_size=_BATCH_ROWS) if is_parquet else reader:
                 _check_columns(job, batch.schema)
+                batch.column(job.column).validate(full=True)  # the text of a Parquet file may not be UTF-8
                 for begin in range(0, len(batch), _BATCH_ROWS):
                     yield batch.slice(begin, _BATCH_ROWS)
     except (pa.ArrowException, OSError) as error:
@@ -253,6 +256,8 @@ def _check_columns(job: TableJob, schema: pyarrow.Schema) -> None:
         raise DataError(
             f"{format_path(job.input)}: unknown column {job.column!r:.40}; it has: {', '.join(schema.names)[:200]}"
         )
+    if schema.names.count(job.column) > 1:
+        raise DataError(f"{format_path(job.input)}: two columns have the name {job.column!r:.40}; rename one of them")
     kind = schema.field(job.column).type
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
