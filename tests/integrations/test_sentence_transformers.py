@@ -79,14 +79,31 @@ def test_training_moves_the_right_weights_and_survives_saving(elmo: Elmo, tmp_pa
 
 
 def test_foreign_modules_and_unknown_layers_are_one_line(elmo: Elmo, tmp_path: Path) -> None:
-    build_sentence_transformer(elmo).save(str(tmp_path / "saved"), create_model_card=False)
+    build_sentence_transformer(elmo, layers="mix").save(str(tmp_path / "saved"), create_model_card=False)
     path = tmp_path / "saved" / "modules.json"
     entries = json.loads(path.read_text())
-    entries[1]["type"] = "os.system"
-    path.write_text(json.dumps(entries))
-    with pytest.raises(
-        FormatError, match=r"^\S+: expected modules of elmo and sentence-transformers, found 'os.system'$"
-    ):
+
+    def load(first: object, second: object) -> str:
+        path.write_text(json.dumps([first, second]))
+        with pytest.raises(FormatError) as caught:
+            load_sentence_transformer(tmp_path / "saved")
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    for kind in ("os.system", "sentence_transformers.base.model.pickle", "sentence_transformers.SentenceTransformer"):
+        message = load(entries[0], entries[1] | {"type": kind})
+        assert message.endswith(f": expected modules of elmo and sentence-transformers, found {kind!r}")
+    for entry in (3, {"path": "1_Pooling"}, entries[1] | {"path": "../other"}, entries[1] | {"path": "/"}):
+        assert "expected a type and a subfolder of a module, found" in load(entries[0], entry)
+    assert "cannot load" in load(entries[0], entries[1] | {"path": "none"})
+    path.write_text("{}")
+    with pytest.raises(FormatError, match=r": expected a saved SentenceTransformer, found other values$"):
         load_sentence_transformer(tmp_path / "saved")
+    options = tmp_path / "saved" / "0_ElmoModule" / "elmo_module.json"
+    for mix in (None, {"w": [1.0], "gamma": 1.0}, {"w": [1.0, 2.0, "x"], "gamma": 1.0}, {"w": [1.0, 2.0, 3.0]}):
+        options.write_text(json.dumps(json.loads(options.read_text()) | {"mix": mix}))
+        assert "mix must have 3 numbers w and a number gamma; found " in load(*entries)
+    with pytest.raises(ConfigError, match=r"^max_seq_length must be at least 1, or None; found 0$"):
+        build_sentence_transformer(elmo, max_seq_length=0)
     with pytest.raises(ConfigError, match=r"^layers must be mix, average, top, concat or 0\.\.2; found 7$"):
         build_sentence_transformer(elmo, layers=7)

@@ -6,28 +6,32 @@ saved in a subfolder, together with the model in elmo's native format.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, Self, cast
 
 import torch
 
 from elmo.embed.elmo import Elmo
-from elmo.errors import FormatError
+from elmo.errors import ConfigError, ElmoError, FormatError
 from elmo.integrations.requirements import require
 from elmo.integrations.token_encoder import Output, TokenEncoder
-from elmo.storage.files import format_path, read_json
+from elmo.model.mix import LayerMix
+from elmo.storage.files import format_error, format_path, read_json
 from elmo.text.tokenizers import Tokenizer, Tokens
 
 require("sentence-transformers", extra="sentence-transformers", at_least="6.0")
 
 from sentence_transformers import SentenceTransformer  # noqa: E402
-from sentence_transformers.base.modules import InputModule  # noqa: E402
+from sentence_transformers.base.modules import InputModule, Module  # noqa: E402
 from sentence_transformers.sentence_transformer.modules import Pooling  # noqa: E402
 from sentence_transformers.util import import_from_string  # noqa: E402
 
 PoolingMode = Literal["mean", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
 _MODEL = "model"  # subfolder of the model
+_SUBFOLDER = re.compile(r"(?:\w[\w.-]*)?", re.ASCII)  # of a module; empty for the folder itself
 
 
 class ElmoModule(InputModule):
@@ -54,6 +58,8 @@ class ElmoModule(InputModule):
             max_seq_length: Number of tokens after which a text is cut off. Default: no limit.
         """
         super().__init__()
+        if max_seq_length is not None and (type(max_seq_length) is not int or max_seq_length < 1):
+            raise ConfigError(f"max_seq_length must be at least 1, or None; found {max_seq_length!r:.40}")
         self.encoder = TokenEncoder(model, layers=layers, trainable=trainable)
         self.max_seq_length = max_seq_length
 
@@ -120,16 +126,24 @@ class ElmoModule(InputModule):
         if folder is None:
             raise FormatError(f"{format_path(model_name_or_path)}: expected a folder {subfolder!r:.40}, found none")
         values = read_json(Path(folder) / cls.config_file_name)
+        subject = format_path(Path(folder) / cls.config_file_name)
         if not isinstance(values, dict) or not {*cls.config_keys, "mix"} <= values.keys():
-            raise FormatError(
-                f"{format_path(Path(folder) / cls.config_file_name)}: expected the options of an ElmoModule"
-            )
+            raise FormatError(f"{subject}: expected the options of an ElmoModule")
         module = cls(Path(folder) / _MODEL, **{key: values[key] for key in cls.config_keys})
         if module.encoder.mix is not None:
-            with torch.no_grad():
-                module.encoder.mix.w.copy_(torch.tensor(values["mix"]["w"]))
-                module.encoder.mix.gamma.fill_(values["mix"]["gamma"])
+            _load_mix(module.encoder.mix, values["mix"], subject)
         return module
+
+
+def _load_mix(mix: LayerMix, values: Any, subject: str) -> None:
+    match values:
+        case {"w": [*weights], "gamma": gamma} if len(weights) == mix.n_layers:
+            if all(type(value) in (int, float) for value in (*weights, gamma)):
+                with torch.no_grad():
+                    mix.w.copy_(torch.tensor(weights))
+                    mix.gamma.fill_(gamma)
+                return
+    raise FormatError(f"{subject}: mix must have {mix.n_layers} numbers w and a number gamma; found {values!r:.80}")
 
 
 def build_sentence_transformer(
@@ -163,16 +177,38 @@ def load_sentence_transformer(folder: str | Path) -> SentenceTransformer:
     run code from the folder. This function never does.
     """
     folder = Path(folder)
-    ours = f"{ElmoModule.__module__}.{ElmoModule.__name__}"
     entries, options = read_json(folder / "modules.json"), read_json(folder / "config_sentence_transformers.json")
-    modules: list[torch.nn.Module] = []
-    for entry in entries:
-        kind = entry["type"]
-        if kind != ours and not kind.startswith("sentence_transformers."):
-            raise FormatError(
-                f"{format_path(folder)}: expected modules of elmo and sentence-transformers, found {kind!r:.80}"
-            )
-        cls: Any = ElmoModule if kind == ours else import_from_string(kind)
-        modules.append(cls.load(str(folder), subfolder=entry["path"], local_files_only=True))
+    if not isinstance(entries, list) or not isinstance(options, dict):
+        raise FormatError(f"{format_path(folder)}: expected a saved SentenceTransformer, found other values")
+    modules = [_load_module(folder, entry) for entry in entries]
     known = ("prompts", "default_prompt_name", "similarity_fn_name")
     return SentenceTransformer(modules=modules, device="cpu", **{name: options.get(name) for name in known})
+
+
+def _load_module(folder: Path, entry: Any) -> torch.nn.Module:
+    """Load a module from the subfolder that its entry in ``modules.json`` names."""
+    match entry:
+        case {"type": str(kind), "path": str(path)} if _SUBFOLDER.fullmatch(path):
+            pass
+        case _:
+            raise FormatError(
+                f"{format_path(folder)}: expected a type and a subfolder of a module, found {entry!r:.80}"
+            )
+    cls: Any = None
+    if kind == f"{ElmoModule.__module__}.{ElmoModule.__name__}":
+        cls = ElmoModule
+    elif kind.startswith("sentence_transformers."):
+        with suppress(ImportError):
+            cls = import_from_string(kind)
+    if not (
+        isinstance(cls, type) and issubclass(cls, Module)
+    ):  # a package has other names, too, such as that of pickle
+        raise FormatError(
+            f"{format_path(folder)}: expected modules of elmo and sentence-transformers, found {kind!r:.80}"
+        )
+    try:
+        return cls.load(str(folder), subfolder=path, local_files_only=True)
+    except ElmoError:
+        raise
+    except Exception as error:  # of any type: sentence-transformers does not check its files
+        raise FormatError(f"cannot load {format_path(folder / path)} as {kind:.80}: {format_error(error)}") from error
