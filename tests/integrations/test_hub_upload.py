@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from huggingface_hub import ModelCard
 
-from elmo.formats import native
+from elmo import Elmo, FormatError
+from elmo.formats import HubUpload, native
 from tests.formats.damage import SOURCE
 from tests.formats.tiny import tiny_model
 from tests.integrations.hub_upload_server import UploadHub, accepting
@@ -100,3 +101,10 @@ def test_your_own_card_is_uploaded_unchanged_and_a_hub_that_is_down_is_one_line(
     (error,) = push(tmp_path, hub, model, ("me/mine", {}))  # the server is closed
     assert str(error).startswith("OutputError: cannot upload to me/mine: ")
     assert "\n" not in str(error)
+
+
+def test_a_card_that_is_not_utf8_is_one_line_before_anything_is_written(tmp_path: Path) -> None:
+    card = tmp_path / "card.md"
+    card.write_bytes(b"# caf\xe9\n")
+    with pytest.raises(FormatError, match=r"card\.md: expected UTF-8, found byte 0xe9 in line 1, at offset 5$"):
+        Elmo(tiny_model()).push_to_hub("me/mine", HubUpload(card=card))

@@ -5,7 +5,6 @@ The card has the metadata by which the Hub finds models: library, language, lice
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,8 @@ from elmo.errors import ConfigError, OutputError
 from elmo.formats import native
 from elmo.formats.hub import split_id
 from elmo.formats.pretrained import Pretrained
-from elmo.storage.files import format_error, format_path, open_regular
+from elmo.storage.atomic import temporary_folder
+from elmo.storage.files import format_error, format_path, read_text
 
 if TYPE_CHECKING:
     from elmo.storage.tensors import Dtype
@@ -76,14 +76,11 @@ def upload(model: Pretrained, repo_id: str, options: HubUpload) -> str:
 
     if split_id(repo_id) is None or "@" in repo_id:
         raise ConfigError(f"repo_id must be a Hub id such as org/name; found {repo_id!r:.80}")
-    with tempfile.TemporaryDirectory(prefix="elmo-hub-") as temporary:
-        folder = Path(temporary) / "model"
+    card = None if options.card is None else read_text(Path(options.card), _MAX_CARD_BYTES)
+    with temporary_folder("elmo-hub-", subject=f"upload to {repo_id}") as temporary:
+        folder = temporary / "model"
         native.write(model, folder, dtype=options.dtype)
-        text = (
-            _read_card(Path(options.card))
-            if options.card is not None
-            else _extend_card(folder / _CARD, model, options, repo_id)
-        )
+        text = _extend_card(folder / _CARD, model, options, repo_id) if card is None else card
         (folder / _CARD).write_text(text, encoding="utf-8", newline="\n")
         api = HfApi(token=options.token, library_name="pyelmo", library_version=__version__)
         try:
@@ -95,11 +92,6 @@ def upload(model: Pretrained, repo_id: str, options: HubUpload) -> str:
             reason = format_error(error.__cause__ or error)[:300]
             raise OutputError(f"cannot upload to {format_path(repo_id)}: {reason}") from error
     return str(commit.commit_url)
-
-
-def _read_card(path: Path) -> str:
-    with open_regular(path, _MAX_CARD_BYTES) as file:
-        return file.read().decode("utf-8")
 
 
 def _extend_card(path: Path, model: Pretrained, options: HubUpload, repo_id: str) -> str:

@@ -187,6 +187,11 @@ def read_bytes(path: Path, limit: int) -> bytes:
             raise FormatError(f"cannot read {format_path(path)}: {format_error(error)}") from error
 
 
+def read_text(path: Path, limit: int) -> str:
+    """Read a UTF-8 file of at most ``limit`` bytes."""
+    return _decode(read_bytes(path, limit), path)
+
+
 def read_json(path: Path, limit: int = JSON_LIMIT) -> Any:
     """Read a JSON file of at most ``limit`` bytes.
 
