@@ -50,7 +50,12 @@ def is_function_word(word: str, known: Container[str] = ()) -> bool:
     Args:
         word: The word.
         known: Other words of the corpus. An English word in -ly is an adverb if it is among them without this ending.
+            Words of up to four letters, such as "fly" and "holy", are not adverbs.
     """
     if word in FUNCTION_WORDS:
         return True
-    return word.endswith("ly") and (word[:-2] in known or f"{word[:-3]}y" in known or f"{word[:-2]}le" in known)
+    return (
+        len(word) > 4
+        and word.endswith("ly")
+        and (word[:-2] in known or f"{word[:-3]}y" in known or f"{word[:-2]}le" in known)
+    )
