@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmo.embed.find import Span, find_phrase
-from elmo.embed.finite import MAX_HALF, OVERFLOWS, Overflow, check_array, check_finite, check_overflow, saturate
+from elmo.embed.finite import MAX_HALF, Overflow, check_array, check_finite, check_overflow, saturate
 from elmo.errors import ConfigError, DataError, ShapeError
 
 if TYPE_CHECKING:
@@ -255,15 +255,11 @@ def vector_converter(*, as_tensor: bool, dtype: str | None, overflow: Overflow =
     without a warning, or raise ``NotFiniteError``. The function returns None for vectors that are not finite; call it
     inside ``np.errstate(all="ignore")``.
     """
-
-    if overflow not in OVERFLOWS:
-        check_overflow(overflow)
-
+    check_overflow(overflow)
     if dtype is not None and dtype not in DTYPES:
         raise ConfigError(f"dtype must be one of {', '.join(DTYPES)}; found {dtype!r:.40}")
     if dtype == "bfloat16" and not as_tensor:
         raise ConfigError("dtype must not be bfloat16 for NumPy arrays; use as_tensor=True, or dtype='float16'")
-
     is_reported = overflow != "warn"
 
     def convert(vectors: Tensor) -> Any:

@@ -40,7 +40,7 @@ def _describe_weights(precision: str) -> str:
 
 
 def saturate(vectors: Tensor, overflow: Overflow) -> Tensor:
-    """Convert vectors that exceed the range of float16 to float16: to its largest number, or not at all."""
+    """Convert vectors to float16; numbers beyond its range become its largest number, or raise ``NotFiniteError``."""
     import torch
 
     if overflow == "error":

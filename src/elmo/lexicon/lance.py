@@ -149,13 +149,7 @@ def _open_unfinished(index: Index, path: Path) -> Any:
             return table
     except (OSError, ValueError):
         pass  # the first write was interrupted
-    if not path.is_dir() or {part.name for part in path.iterdir()} - {
-        "data",
-        "_versions",
-        "_indices",
-        "_transactions",
-        "_deletions",
-    }:
+    if not path.is_dir() or {part.name for part in path.iterdir()} - _PARTS:
         raise OutputError(
             f"cannot write {format_path(path)}: it is not a Lance table; remove it, or choose another output"
         )
