@@ -28,6 +28,8 @@ MAX_READ_BYTES = 1 << 16  # read at once; asyncio allocates this before every re
 MAX_UNREAD_BYTES = 1 << 14  # of replies that wait in this process; a client that has more to read is waited for
 UNUSED_SECONDS = 0.5  # in which a client that has just connected can send a request while the server shuts down
 SEND_SECONDS = 30.0  # in which a client must read what was sent
+# Needs no file descriptor, unlike the default: there are none left if clients have opened too many connections.
+_Selector = getattr(selectors, "PollSelector", selectors.SelectSelector)
 _STATUS_LINES = {int(status): f"HTTP/1.1 {int(status)} {status.phrase}\r\n".encode() for status in HTTPStatus}
 
 
@@ -182,7 +184,7 @@ class Connection(HttpToolsProtocol):
         client = self.transport.get_extra_info("socket")
         if client is None or client.fileno() < 0:
             return False
-        with selectors.DefaultSelector() as selector:
+        with _Selector() as selector:
             selector.register(client.fileno(), selectors.EVENT_READ)
             return bool(selector.select(0))
 
@@ -286,10 +288,12 @@ class Connection(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """Continue with the next request, which may have been sent already."""
-        if not self.transport.is_closing():
+        if self.transport.is_closing():
+            return
+        if self._waiting:
+            self._begin(self._waiting.pop(0))
+        else:
             self.flow.resume_reading()
-            if self._waiting:
-                self._begin(self._waiting.pop(0))
 
     def shutdown(self) -> None:
         """Close the connection when its request is answered; a new one gets a moment to send its first request."""
