@@ -159,6 +159,8 @@ def test_a_round_trip_keeps_every_bit_and_the_fingerprint(tmp_path: Path) -> Non
         == fingerprint(native.read(tmp_path / "c"))
         == fingerprint(load(tmp_path / "b"))
     )
+    softmax = {fingerprint(native.read(tmp_path / name), with_softmax=True) for name in ("a", "c")}
+    assert len({*softmax, fingerprint(load(tmp_path / "b"), with_softmax=True)}) == 1
 
 
 @pytest.mark.parametrize("name", ["bilm-tf", "allennlp"])

@@ -12,6 +12,7 @@ from elmo.jobs.plan import EmbedJob, Progress
 from elmo.jobs.reader import read_embeddings
 from elmo.jobs.run import embed_corpus
 from tests.embed.sentences import assert_same, tiny_elmo
+from tests.formats.tiny import tiny_model
 from tests.jobs.jobs import LINES, SUFFIXES, begin, contents
 
 
@@ -109,6 +110,18 @@ def test_another_model_is_an_error(job: EmbedJob, elmo: Elmo) -> None:
     begin(job, elmo)
     with pytest.raises(OutputError, match=r"was started with other options: the model; .*--restart"):
         embed_corpus(job, tiny_elmo(warm=True, seed=1))
+
+
+@pytest.mark.parametrize("layers", ["sense", "average"])
+def test_another_softmax_is_an_error_only_if_it_changes_the_vectors(job: EmbedJob, layers: str) -> None:
+    job, model = replace(job, layers=layers), tiny_model(softmax=True)
+    begin(job, Elmo(model))
+    without = Elmo(replace(model, softmax=None))
+    if layers == "average":
+        embed_corpus(job, without)
+    else:
+        with pytest.raises(OutputError, match=r"was started with other options: the model; .*--restart"):
+            embed_corpus(job, without)
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)

@@ -14,11 +14,12 @@ import pytest
 
 from elmo import ConfigError, DataError, similarity
 from elmo.embed.elmo import Elmo
-from elmo.formats.pretrained import describe
+from elmo.formats.pretrained import fingerprint, load
 from elmo.lexicon.index import Index, _compute_norms
 from elmo.lexicon.indexing import IndexJob, build_index
 from elmo.lexicon.usages import embed_usages
 from tests.embed.sentences import tiny_elmo
+from tests.formats.tiny import tiny_model
 from tests.jobs.jobs import contents
 
 
@@ -54,9 +55,20 @@ def test_another_model_is_rejected(index: Index) -> None:
         index.check_model(tiny_elmo(seed=1))
 
 
+@pytest.mark.parametrize("layers", ["sense", "average"])
+def test_another_softmax_is_rejected_if_it_changes_the_vectors(job: IndexJob, layers) -> None:
+    model = tiny_model(softmax=True)
+    index, without = build_index(replace(job, layers=layers), Elmo(model)), Elmo(replace(model, softmax=None))
+    if layers == "average":
+        index.check_model(without)
+    else:
+        with pytest.raises(ConfigError, match="this index was built with another model"):
+            index.check_model(without)
+
+
 @pytest.mark.slow
 def test_the_message_names_a_bundled_model(index: Index, elmo: Elmo) -> None:
-    index.model = describe("zh").fingerprint
+    index.model = fingerprint(load("zh"), with_softmax=True)
     said = "built with another model, the bundled zh: use --model zh, or build an index with your model$"
     with pytest.raises(ConfigError, match=said):
         index.check_model(elmo)

@@ -220,15 +220,16 @@ class Pretrained:
         return problems
 
 
-def fingerprint(model: Pretrained, *, with_warm: bool = False) -> str:
+def fingerprint(model: Pretrained, *, with_warm: bool = False, with_softmax: bool = False) -> str:
     """Compute the SHA-256 of everything that determines a model's vectors; it is the same in every file format.
 
-    This includes the config, the alphabet, the words of a word table, and the weights. The softmax, a published mix and
-    the metadata do not change the vectors and are not included.
+    This includes the config, the alphabet, the words of a word table, and the weights. A published mix and the metadata
+    do not change the vectors and are not included.
 
     Args:
         model: The model.
         with_warm: Whether to include the warm state, which affects results computed with ``start="warm"``.
+        with_softmax: Whether to include the softmax and its vocabulary, which affect vectors with ``layers="sense"``.
     """
     digest = hashlib.sha256()
 
@@ -244,10 +245,13 @@ def fingerprint(model: Pretrained, *, with_warm: bool = False) -> str:
     add("config", config)
     if model.characters is not None:
         add("characters", dict(model.characters))
-    if model.config.words and model.vocab:
+    has_softmax = with_softmax and model.softmax is not None and model.vocab is not None
+    if model.vocab and (model.config.words or has_softmax):
         vocab = model.vocab
         add("words", [vocab.bos, vocab.eos, vocab.unknown, *vocab.words])
     tensors = dict(model.weights)
+    if has_softmax and model.softmax is not None:
+        tensors |= {"softmax.weight": model.softmax.weight, "softmax.bias": model.softmax.bias}
     if with_warm and model.warm:
         tensors |= {"warm.hidden": model.warm.hidden, "warm.cell": model.warm.cell}
     for name in sorted(tensors):
@@ -394,10 +398,12 @@ def bundled_folder(name: str = DEFAULT_MODEL) -> Path:
     return _MODELS / name
 
 
-def bundled_name(checksum: str, *, with_warm: bool = False) -> str | None:
+def bundled_name(checksum: str, *, with_warm: bool = False, with_softmax: bool = False) -> str | None:
     """Return the name of the bundled model with this fingerprint, or None."""
-    names = bundled_models()
-    return next((name for name in names if fingerprint(load(name), with_warm=with_warm) == checksum), None)
+    for name in bundled_models():
+        if fingerprint(load(name), with_warm=with_warm, with_softmax=with_softmax) == checksum:
+            return name
+    return None
 
 
 def detect(folder: str | Path) -> FormatReader | None:

@@ -58,7 +58,7 @@ class EmbedColumn:
         self.model, self.column, self.output = str(model), column, output
         self.layers: LayerChoice | int = layers
         self.pooling: Pooling = pooling
-        self.fingerprint = fingerprint(load(self.model))
+        self.fingerprint = fingerprint(load(self.model), with_softmax=layers == "sense")
         if expected not in (None, self.fingerprint):
             raise StateError(
                 f"{self.model:.80}: this model has changed since the function was created; create it again"

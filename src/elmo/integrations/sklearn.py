@@ -87,7 +87,7 @@ class _ElmoTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
     def _fingerprint(self) -> str:
         # the fingerprint of the files, because a lower precision rounds the weights
         exact = load_shared(str(self.model), self.tokenizer, "float32", "cpu")
-        return _shared_fingerprint(exact, self.start)
+        return _shared_fingerprint(exact, self.start, "sense" if self.layers == "sense" else "average")
 
     def __sklearn_is_fitted__(self) -> bool:
         return True
@@ -258,8 +258,8 @@ def _load(source: str, tokenizer: str | None, dtype: str, device: str, stamp: tu
 
 
 @lru_cache(maxsize=4)
-def _shared_fingerprint(elmo: Elmo, start: str) -> str:
-    return compute_fingerprint(elmo, start=start)
+def _shared_fingerprint(elmo: Elmo, start: str, layers: str) -> str:
+    return compute_fingerprint(elmo, start=start, layers=layers)
 
 
 def _stamp(path: Path) -> tuple[tuple[str, int, int], ...]:

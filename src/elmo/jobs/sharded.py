@@ -54,7 +54,7 @@ class ShardedRun:
         self.maker = ShardMaker(job, elmo) if maker is None else maker
         self.manifest = Manifest(
             out=files.out.name,
-            model=compute_fingerprint(elmo, start=job.start),
+            model=compute_fingerprint(elmo, start=job.start, layers=job.layers),
             options=_output_options(job, elmo, limit) | dict(options or {}),
         )
         self.kept = 0
@@ -299,12 +299,15 @@ def _is_made(future: Future[ShardRecord]) -> bool:
     return future.done() and not future.cancelled() and future.exception() is None
 
 
-def compute_fingerprint(elmo: Elmo, *, start: str) -> str:
-    """Compute the fingerprint of the current weights of a model, including its warm state if ``start`` is "warm"."""
+def compute_fingerprint(elmo: Elmo, *, start: str, layers: str | int = "average") -> str:
+    """Compute the fingerprint of what determines the vectors of a model with this start state and these layers.
+
+    The warm state is included if ``start`` is "warm", and the softmax if ``layers`` is "sense".
+    """
     from elmo.formats.pretrained import fingerprint
 
     current = replace(elmo.pretrained, weights=elmo.bilm.state_dict())
-    return fingerprint(current, with_warm=start == "warm")
+    return fingerprint(current, with_warm=start == "warm", with_softmax=layers == "sense")
 
 
 def _output_options(job: EmbedJob, elmo: Elmo, limit: int) -> dict[str, Any]:

@@ -146,9 +146,9 @@ class Index:
 
     def check_model(self, elmo: Elmo) -> None:
         """Raise ``ConfigError`` if another model computed the vectors of this index."""
-        if compute_fingerprint(elmo, start=self.start) == self.model:
+        if compute_fingerprint(elmo, start=self.start, layers=self.layers) == self.model:
             return
-        name = bundled_name(self.model, with_warm=self.start == "warm")
+        name = bundled_name(self.model, with_warm=self.start == "warm", with_softmax=self.layers == "sense")
         model = "; use that model" if name is None else f", the bundled {name}: use --model {name}"
         raise ConfigError(
             f"{format_path(self.folder)}: this index was built with another model{model}, or build an index "

@@ -280,7 +280,7 @@ def _write_description(job: IndexJob, elmo: Elmo, reader: _UsageReader, files: O
             file.write(f"{escape_field(entry)}\t{n}\t{n_occurrences}\n")
     values: dict[str, Any] = {
         "version": VERSION,
-        "model": compute_fingerprint(elmo, start=job.start),
+        "model": compute_fingerprint(elmo, start=job.start, layers=job.layers),
         "tokenizer": getattr(elmo.tokenizer, "name", type(elmo.tokenizer).__name__),
         "layers": job.layers, "start": job.start, "keep_case": job.keep_case,
         "is_simplified": elmo.config.alphabet == "simplified",

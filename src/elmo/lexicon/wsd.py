@@ -117,7 +117,7 @@ class SenseCentroids:
 
     def check_model(self, elmo: Elmo) -> None:
         """Raise ``ConfigError`` if another model computed the vectors."""
-        if (fingerprint := compute_fingerprint(elmo, start=self.start)) != self.model:
+        if (fingerprint := compute_fingerprint(elmo, start=self.start, layers=self.layers)) != self.model:
             raise ConfigError(
                 f"these senses were trained with the model {self.model[:12]}…, but this model is "
                 f"{fingerprint[:12]}…; use the other model, or train senses with this one"
@@ -284,7 +284,7 @@ def train_senses(
         if not np.isfinite(rows[-1]).all():
             raise OutputError("cannot store the vectors as float16: a number is too large")
     vectors = np.concatenate(rows or [np.zeros((0, 0), np.float16)])
-    model = compute_fingerprint(elmo, start=start)
+    model = compute_fingerprint(elmo, start=start, layers=layers)
     return SenseCentroids.from_usages(keys, vectors, model=model, layers=str(layers), start=start)
 
 
