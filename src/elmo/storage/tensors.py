@@ -61,11 +61,8 @@ def write(tensors: Mapping[str, Tensor], path: Path, *, dtype: Dtype = "float32"
     from safetensors import SafetensorError
 
     converted = _convert(tensors, dtype, int8=int8 if dtype == "int8" else ())
-    path.touch()
-    mode = path.stat().st_mode
     try:
         safetensors.torch.save_file(converted, path, metadata={"format": "pt"})
-        path.chmod(mode)  # safetensors removes the permissions of other users, but models are shared
     except SafetensorError as error:
         raise cannot_write(path, error) from error
 
