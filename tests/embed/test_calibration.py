@@ -85,6 +85,8 @@ def test_a_comparison_ranks_its_similarities(elmo: Elmo, statistics: SimilarityS
     assert result.to_json()["ranks"][0] == {"uses": [0, 1], "share": result.ranks[0, 1].share, "word": "bank"}
     assert compare(calibrated, "bank", ["a bank", "the bank"], layers="all").ranks == {}
     assert rank_similarity(calibrated, "BANK", 1.0) is not None
+    marked = compare(calibrated, "bank", ["a Bank", "the bank", "the [[river]]"]).ranks
+    assert [marked[pair].word for pair in ((0, 1), (0, 2), (1, 2))] == ["bank", None, None]
     assert rank_similarity(elmo, "bank", 0.5) is None
 
 

@@ -59,7 +59,8 @@ class Comparison:
         uses: The usage in each sentence.
         matrices: For each kind of vectors ("sense", "0", "1", …, "average"), a matrix of cosines (usage, usage).
         ranks: Rank of each cosine of ``matrices["sense"]`` among random pairs of usages of the word, for each pair of
-            usages, numbered from 0; empty without "sense", and if the model has no similarity statistics.
+            usages, numbered from 0; if two different words are marked, among the usages of all words. Empty without
+            "sense", and if the model has no similarity statistics.
     """
 
     word: str
@@ -147,19 +148,23 @@ def compare(
     cosines = cast("NDArray[np.float64]", similarity(vectors, vectors))
     ranks: dict[tuple[int, int], SimilarityRank] = {}
     for a, b in combinations(range(n), 2):
-        if (rank := rank_similarity(elmo, word, float(cosines[a, b]))) is not None:
+        own = uses[a].word if spell_entry(elmo, uses[a].word) == spell_entry(elmo, uses[b].word) else None
+        if (rank := rank_similarity(elmo, own, float(cosines[a, b]))) is not None:
             ranks[a, b] = rank
     return Comparison(word, tuple(uses), {"sense": cosines}, ranks)
 
 
-def rank_similarity(elmo: Elmo, word: str, cosine: float) -> SimilarityRank | None:
+def rank_similarity(elmo: Elmo, word: str | None, cosine: float) -> SimilarityRank | None:
     """Rank the cosine of two usages of a word among random pairs of usages of this word.
 
     The cosine must be that of vectors with ``layers="sense"``. Words that are rare in the text of ``elmo calibrate``
-    are ranked among the usages of all words. The result is None if the model has no similarity statistics.
+    are ranked among the usages of all words, and so are two different words (None). The result is None if the model has
+    no similarity statistics.
     """
     statistics = elmo.pretrained.similarity
-    return None if statistics is None else statistics.rank(spell_entry(elmo, word), cosine)
+    if statistics is None:
+        return None
+    return statistics.rank(None if word is None else spell_entry(elmo, word), cosine)
 
 
 def spell_entry(elmo: Elmo, word: str) -> str:

@@ -53,9 +53,9 @@ class SimilarityStatistics:
     all_words: Quantiles
     words: Mapping[str, Quantiles]
 
-    def rank(self, word: str, cosine: float) -> SimilarityRank:
-        """Return the rank of a cosine; ``word`` is spelled as in the statistics."""
-        own = self.words.get(word)
+    def rank(self, word: str | None, cosine: float) -> SimilarityRank:
+        """Return the rank of a cosine; ``word`` is spelled as in the statistics, and None for two different words."""
+        own = None if word is None else self.words.get(word)
         share = _interpolate(self.all_words if own is None else own, cosine)
         return SimilarityRank(share, None if own is None else word)
 
