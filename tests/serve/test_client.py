@@ -407,6 +407,17 @@ def test_a_service_that_sends_single_bytes_does_not_extend_the_time_limit(start:
     assert is_sending  # the service had not closed the connection
 
 
+def test_the_proxy_of_the_environment_is_used(service: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
+    service.answer = lambda *_: ok(MODELS)
+    monkeypatch.setenv("HTTP_PROXY", service.url)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    with Client("http://elmo.example:8000", max_retries=0, timeout=5) as client:
+        assert client.models()[0].id == "tiny"
+    ((target, _, _),) = service.requests
+    assert target == "http://elmo.example:8000/v1/models"
+
+
 def test_nobody_listening_is_a_short_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -581,7 +592,7 @@ def test_compare_returns_a_comparison(client: Client, service: FakeService) -> N
     with pytest.raises(DataError, match="must not be empty"):
         client.compare(" ", ["a bank", "b bank"])
     for bad in ({"uses": uses[:1]}, {"similarities": {}}, {"similarities": {"0": [[1, 2]]}},
-                {"similarities": {"0": "x"}},
+                {"similarities": {"0": "x"}}, {"ranks": 5}, {"ranks": [{"uses": [0, 2], "share": 0.5}]},
                 {"uses": [{**uses[0], "span": [2, 99]}, uses[1]]}, {"uses": [7, 8]},
                 {"similarities": {"0": [[10**400, 1], [1, 1]]}}):  # fmt: skip
         service.answer = lambda *_, bad=bad: ok({**reply, **bad})

@@ -87,15 +87,13 @@ _attempt = threading.local()  # deadline: when the attempt of this thread must h
 
 
 @cache
-def _deadline_transport() -> Any:
-    """Return a transport of httpx whose reads and writes end at the deadline of the attempt.
+def _deadline_backend() -> Any:
+    """Return the network of httpcore with reads and writes that end at the deadline of the attempt.
 
     The time limits of httpx are for single reads and writes, so that a service that sends one byte now and then could
     keep a client for ever. With asyncio, ``asyncio.timeout`` limits the whole attempt.
     """
     import httpcore  # pyright: ignore[reportMissingImports] -- an extra
-
-    httpx = _import_httpx()
 
     def remaining(timeout: float | None, error: type[Exception]) -> float:
         seconds = _attempt.deadline - time.monotonic()
@@ -126,12 +124,19 @@ def _deadline_transport() -> Any:
         def connect_tcp(self, *arguments: Any, **options: Any) -> Any:
             return Stream(super().connect_tcp(*arguments, **options))
 
-    class Transport(httpx.HTTPTransport):
-        def __init__(self) -> None:
-            super().__init__()
-            self._pool._network_backend = Backend()
+    return Backend()
 
-    return Transport
+
+def _open_http(headers: dict[str, str]) -> httpx.Client:
+    """Return a client of httpx that respects the deadline of the attempt.
+
+    httpx ignores HTTPS_PROXY and similar variables if it is given a transport, so its own transports are changed.
+    """
+    http = _import_httpx().Client(headers=headers)
+    for transport in (http._transport, *http._mounts.values()):
+        if transport is not None:  # None: an address that needs no proxy
+            transport._pool._network_backend = _deadline_backend()
+    return http
 
 
 class Exchange:
@@ -385,7 +390,7 @@ class Client(ServiceUser):
     def _http(self) -> httpx.Client:
         http = self._connections.get(os.getpid())
         if http is None:
-            http = _import_httpx().Client(headers=self._settings.headers(), transport=_deadline_transport()())
+            http = _open_http(self._settings.headers())
             http = self._connections.setdefault(os.getpid(), http)  # another thread may have been faster
         return http
 

@@ -713,8 +713,9 @@ def _parse_comparison(reply: Any, *, word: str, n: int) -> Comparison:
     for layer, rows in matrices.items():
         require(isinstance(rows, list) and len(rows) == n, f"expected {n} rows of similarities")
         parsed[layer] = np.stack([_parse_numbers(row, n) for row in rows])
-    ranks = dict(_parse_rank(item, n) for item in reply.get("ranks") or ())
-    return Comparison(word, tuple(uses), parsed, ranks)
+    ranks = reply.get("ranks", [])
+    require(isinstance(ranks, list), "expected a list 'ranks'")
+    return Comparison(word, tuple(uses), parsed, dict(_parse_rank(item, n) for item in ranks))
 
 
 def _parse_rank(item: Any, n: int) -> tuple[tuple[int, int], SimilarityRank]:
