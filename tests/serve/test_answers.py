@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -264,6 +265,19 @@ def test_only_messages_about_the_input_reach_a_client(tmp_path: Path) -> None:
     assert app.public_message(DataError(f"{tmp_path / 'usages'}: the text is damaged; build the index again")) is None
     for error in (FormatError("weights: damaged"), EncodingError("not UTF-8"), ValueError("x"), OSError("y")):
         assert app.public_message(error) is None
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs the users of a POSIX system")
+def test_a_user_without_a_home_folder_can_run_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    from elmo.errors import DataError
+    from elmo.serve.app import App
+    from elmo.serve.options import ServeOptions
+
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("os.getuid", lambda: 2**31 - 7)  # has no entry in /etc/passwd
+    with pytest.raises(RuntimeError):
+        Path.home()
+    assert App(ServeOptions()).public_message(DataError("no such word")) == "no such word"
 
 
 def test_the_page_of_the_api_loads_nothing_from_other_hosts(served: RunningServer) -> None:

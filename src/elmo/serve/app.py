@@ -7,10 +7,12 @@ reads the body (limited), checks the request, submits work to the scheduler, wai
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import ipaddress
 import logging
 import math
+import os
 import random
 import re
 import time
@@ -697,11 +699,13 @@ def _json_problem(error: orjson.JSONDecodeError) -> str:
 def _find_paths(options: ServeOptions) -> frozenset[str]:
     """Return all spellings of the paths that errors could name: those of the options, and of the package."""
     named = [*map(Path, options.models), *options.indexes, *(path for _, path in options.corpora)]
-    named += [Path(__file__).parents[1], Path.home(), Path.cwd()]
+    named += [Path(__file__).parents[1], Path.cwd()]
     if options.api_key_file is not None:
         named.append(options.api_key_file)
+    with contextlib.suppress(RuntimeError):  # a service may run as a user without a home folder
+        named.append(Path.home())
     spellings = {str(form) for path in named for form in (path, path.absolute(), path.resolve())}
-    spellings |= {text.replace(str(Path.home()), "~", 1) for text in spellings}
+    spellings |= {text.replace(os.path.expanduser("~"), "~", 1) for text in spellings}  # noqa: PTH111
     return frozenset(text for text in spellings if len(text) > 1 and ("/" in text or "\\" in text))
 
 
