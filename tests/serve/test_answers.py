@@ -267,6 +267,24 @@ def test_only_messages_about_the_input_reach_a_client(tmp_path: Path) -> None:
         assert app.public_message(error) is None
 
 
+def test_the_current_folder_has_its_own_name_as_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from elmo.serve.service import _free_name
+
+    (tmp_path / "mine" / "child").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "mine" / "child")
+    assert [_free_name(source, {}) for source in (".", "./", "..", "../child", "/")] == [
+        "child", "child", "mine", "child", "model",
+    ]  # fmt: skip
+
+
+def test_periods_with_the_same_name_are_refused() -> None:
+    from elmo.errors import ConfigError
+    from elmo.serve.options import ServeOptions
+
+    with pytest.raises(ConfigError, match="the names of the periods must differ; found 1850s, 1850s"):
+        ServeOptions(corpora=(("1850s", Path("old.txt")), ("1850s", Path("new.txt"))))
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="needs the users of a POSIX system")
 def test_a_user_without_a_home_folder_can_run_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
     from elmo.errors import DataError

@@ -74,6 +74,9 @@ class ServeOptions:
         for name in ("max_body_mb", "max_reply_mb", "max_memory_mb", "max_wait", "timeout"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} must be greater than 0; found {getattr(self, name)}")
+        names = [name for name, _ in self.corpora]
+        if len(set(names)) < len(names):
+            raise ConfigError(f"the names of the periods must differ; found {', '.join(names):.80}")
         for origin in self.cors_origins:
             scheme, _, rest = origin.partition("://")
             if scheme not in ("http", "https") or not rest or "/" in rest or "*" in rest:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -438,7 +439,9 @@ class Service:
 
 def _free_name(source: str, names: dict[str, Any]) -> str:
     """Return the last part of a path as a name; add a number if the name is used already."""
-    name = source.rstrip("/\\").replace("\\", "/").rpartition("/")[2] or "model"
+    name = source.rstrip("/\\").replace("\\", "/").rpartition("/")[2]
+    if name in ("", ".", ".."):
+        name = Path(source).resolve().name or "model"
     number = 2
     unique = name
     while unique in names:
