@@ -1,4 +1,4 @@
-"""Generate HTTP load for ``serve.py``, in a process of its own: one selector, raw sockets and prebuilt requests.
+"""Generate HTTP load for ``serve.py``, in a separate process: one selector, raw sockets and prebuilt requests.
 
 ``run_load`` sends requests over keep-alive connections, either in a closed loop (each client sends its next request
 when it has the reply) or in an open loop (requests arrive at a rate, whether replies come or not). The time of a

@@ -328,7 +328,7 @@ def test_a_browser_page_of_another_origin_cannot_use_the_service_unless_it_is_na
 
 # --- Memory -----------------------------------------------------------------------------------------
 
-OVERHEAD_MB = 600  # for connections, batches in progress and fragmentation, besides --max-memory-mb
+OVERHEAD_MB = 600  # for connections, batches in progress and fragmentation, in addition to --max-memory-mb
 
 
 @linux_only

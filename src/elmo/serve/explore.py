@@ -51,7 +51,6 @@ _NAMING_USAGES = 6  # typical usages of a sense whose substitutes name it
 _NAMING_CONTEXT = 15  # tokens before and after such a usage that the model reads
 _FORM_SHARE = 0.75  # of the usages of a sense that have the same spelling, and of the others that do not
 _MAX_ANSWERS = 100  # answers about words that are kept
-_MAP_COST = 1000  # cost of clustering and naming the senses of a word, in tokens to encode
 _TYPES = {
     ".js": "text/javascript; charset=utf-8",
     ".css": "text/css; charset=utf-8",

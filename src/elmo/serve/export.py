@@ -72,7 +72,7 @@ SKIPPED_WORDS = 100  # most frequent words of a large index, which are function 
 MIN_USAGES = 5  # of an exported word
 PAGE_SUFFIXES = (".html", ".htm")  # of a single file
 MAX_PAGE_BYTES = 400_000_000  # of the data in a single file; a browser reads it as one string
-# An exported page may run its own scripts and load nothing; WebAssembly needs a permission of its own.
+# An exported page may run its own scripts and load nothing; WebAssembly needs a separate permission.
 CONTENT_SECURITY = (
     "default-src 'none'; script-src {scripts} 'wasm-unsafe-eval'; style-src {styles}; img-src {images} data: blob:; "
     "worker-src blob:; base-uri 'none'; form-action 'none'"
@@ -316,10 +316,15 @@ def _check_folder(folder: Path) -> None:
 def _check_page(path: Path) -> None:
     """Check that a file is new, or that it is an earlier export."""
     check_output_file(path)
-    if path.is_symlink() or (path.exists() and _GENERATOR not in path.read_bytes()[:4000].decode("utf-16", "replace")):
+    if path.is_symlink() or (path.exists() and not _is_exported_page(path)):
         raise OutputError(
             f"{format_path(path)} exists and is not an exported page; choose a new name, or remove it first"
         )
+
+
+def _is_exported_page(path: Path) -> bool:
+    with path.open("rb") as file:
+        return _GENERATOR in file.read(4000).decode("utf-16", "replace")
 
 
 def _is_export(folder: Path) -> bool:

@@ -7,13 +7,13 @@ end of the queue after each piece, so that small requests overtake it. The lane 
 at a time: substitutes, scores, searches, and very long sentences, which cannot be cut.
 
 While little is waiting, one batch runs at a time and its network uses all CPU cores, so that a request is answered
-soon. If enough is waiting for a second batch, each thread computes a batch of its own on one core: no core ever waits
+soon. If enough is waiting for a second batch, each thread computes a separate batch on one core: no core ever waits
 for another, which is faster in total.
 
 The queue is bounded by time: the work that is done before new work starts, divided by the measured speed, must not
-exceed ``max_wait``. Of a large request, only the next piece is done before. Work whose client has disconnected, or
-whose deadline has passed, is dropped when its turn comes. If a batch fails, its sentences
-are encoded one by one, so that only the sentence that caused the error fails.
+exceed ``max_wait``. Of a large request, only the next piece counts. Work whose client has disconnected, or whose
+deadline has passed, is dropped. If a batch fails, its sentences are encoded one by one, so that only the sentence that
+caused the error fails.
 """
 
 from __future__ import annotations
