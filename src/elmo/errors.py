@@ -23,6 +23,7 @@ prints it unchanged.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -158,9 +159,16 @@ def importing_extra(feature: str, *, extra: str) -> Iterator[None]:
         raise MissingExtraError(feature, extra=extra, problem=problem) from error
 
 
+MAX_PROBLEM = 800  # characters of one problem in a message, which may quote names from a file
+MAX_PROBLEMS = 4000  # characters of all of them
+
+
 def raise_all(problems: Sequence[str], *, subject: str, kind: type[ElmoError] = FormatError) -> None:
-    """Raise one error that lists all problems of ``subject``; do nothing if there are none."""
+    """Raise one error that lists the problems of ``subject``, up to a length; do nothing if there are none."""
     if problems:
-        listed = "; ".join(problems[:20])
-        more = f"; and {len(problems) - 20} more" if len(problems) > 20 else ""
+        texts = [text if len(text) <= MAX_PROBLEM else f"{text[:MAX_PROBLEM]}…" for text in problems]
+        ends = itertools.accumulate(len(text) + 2 for text in texts)
+        n_listed = max(1, min(20, sum(end <= MAX_PROBLEMS for end in ends)))
+        listed = "; ".join(texts[:n_listed])
+        more = f"; and {len(problems) - n_listed} more" if len(problems) > n_listed else ""
         raise kind(f"{subject}: {listed}{more}")

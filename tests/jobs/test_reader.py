@@ -188,6 +188,26 @@ def test_an_hdf5_file_cannot_link_to_other_files(tmp_path: Path) -> None:
         list(read_embeddings(path))
 
 
+def test_an_hdf5_file_with_a_false_length_of_a_text_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "v.hdf5"
+    write_hdf5([shard(sentences([("a",)]))], path)
+    data = bytearray(path.read_bytes())
+    at = data.index(struct.pack("<I", len('["a"]')), data.index(b"tokens\0"))
+    data[at : at + 4] = struct.pack("<I", 4_000_000_000)  # libhdf5 would allocate 4 GB
+    path.write_bytes(data)
+    with pytest.raises(ElmoError, match="found a length of 4000000000"):
+        list(read_embeddings(path))
+    with h5py.File(path, "w") as file:
+        many = file.create_dataset("0", data=np.zeros((1, 4), np.float32))
+        many.attrs.create("tokens", ["a"] * 100, dtype=h5py.string_dtype())
+    with pytest.raises(DataError, match="'tokens' must be one string"):
+        list(read_embeddings(path))
+    with h5py.File(path, "w") as file:
+        file.create_dataset("0", (1, 4), "f4", chunks=(1, 4), compression="gzip").attrs["tokens"] = '["a"]'
+    with pytest.raises(DataError, match="in one piece"):
+        list(read_embeddings(path))
+
+
 def test_an_hdf5_file_without_tokens_is_an_error(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "v.hdf5", "w") as file:
         file["0"] = np.zeros((1, 4), np.float32)

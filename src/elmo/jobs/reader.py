@@ -16,6 +16,7 @@ import numpy as np
 
 from elmo.embed.encoding import Encoding
 from elmo.errors import ChecksumError, DataError, importing_extra
+from elmo.formats.containers.hdf5 import Hdf5File
 from elmo.jobs.manifest import OutputFiles, read_manifest
 from elmo.jobs.shard import Shard
 from elmo.jobs.writers import HDF5_SUFFIXES, SENTENCES, SUFFIXES
@@ -184,24 +185,36 @@ def _read_hdf5(path: Path) -> Iterator[Encoding]:
     with _report_damage(path):
         with open_regular(path) as raw:
             size = raw.seek(0, 2)
-        with h5py.File(path, "r") as file:
+        with h5py.File(path, "r") as file, Hdf5File(path) as checked:
             n_sentences = len(file) - (SENTENCES in file)
             for index in range(n_sentences):
-                yield _read_hdf5_sentence(file, str(index), size)
+                yield _read_hdf5_sentence(file, checked, str(index), size)
 
 
-def _read_hdf5_sentence(file: h5py.File, key: str, size: int) -> Encoding:
+def _read_hdf5_sentence(file: h5py.File, checked: Hdf5File, key: str, size: int) -> Encoding:
     import h5py
 
     # neither elmo nor AllenNLP writes soft links or data outside the file
     link = file.get(key, getlink=True)
     data = file[key] if isinstance(link, h5py.HardLink) else None
-    if not isinstance(data, h5py.Dataset) or data.external or data.is_virtual or data.nbytes > size:
-        raise ValueError(f"{key!r} must be a dataset that is stored in this file")
+    if not isinstance(data, h5py.Dataset) or data.external or data.is_virtual or data.chunks or data.nbytes > size:
+        raise ValueError(f"{key!r} must be a dataset that is stored in this file, in one piece")
     if "tokens" not in data.attrs:
         raise ValueError(f"dataset {key!r} must have an attribute 'tokens'; only files of elmo embed have it")
-    offsets = json.loads(str(data.attrs["offsets"])) if "offsets" in data.attrs else None
-    return _build_encoding(json.loads(str(data.attrs["tokens"])), offsets, data[()])
+    checked.check_texts(h5py.h5o.get_info(data.id).addr)
+    tokens, offsets = (_read_hdf5_text(data, name) if name in data.attrs else None for name in ("tokens", "offsets"))
+    return _build_encoding(tokens, offsets, data[()])
+
+
+def _read_hdf5_text(data: h5py.Dataset, name: str) -> Any:
+    """Read an attribute with JSON."""
+    import h5py
+
+    attribute = data.attrs.get_id(name)
+    kind = h5py.check_string_dtype(attribute.dtype)
+    if attribute.shape != () or kind is None or kind.length is not None:
+        raise ValueError(f"the attribute {name!r} must be one string; found shape {attribute.shape}")
+    return json.loads(str(data.attrs[name]))
 
 
 def _read_json_lines(path: Path) -> Iterator[Encoding]:

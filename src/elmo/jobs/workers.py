@@ -215,7 +215,8 @@ class _Worker:
     def __init__(self, out: Path, lock: int) -> None:
         self._out = out
         path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)  # noqa: PTH109
-        options: dict[str, Any] = {} if os.name == "nt" else {"pass_fds": (lock,)}
+        # Ctrl-C must reach only the parent, which ends its workers; a worker could not ignore it while it starts.
+        options: dict[str, Any] = {} if os.name == "nt" else {"pass_fds": (lock,), "process_group": 0}
         self._process = subprocess.Popen(  # noqa: S603 -- our own program
             [sys.executable, "-P", "-c", _PROGRAM],
             stdin=subprocess.PIPE,

@@ -406,6 +406,8 @@ def _start_child(name: str, split: bool) -> Iterator[subprocess.Popen[bytes]]:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         env={**os.environ, "PYTHONPATH": path},
+        # Ctrl-C must reach only the parent, which ends its children; a child could not ignore it while it starts.
+        process_group=0 if os.name == "posix" else None,
     )
     try:
         yield child

@@ -38,7 +38,7 @@ _REPACK = "copy the file with h5py's default settings"
 
 # Types of object header messages (section IV.A.2)
 _SPACE, _TYPE, _LAYOUT, _FILTERS = 1, 3, 8, 11
-_LINK_INFO, _LINK, _EXTERNAL, _CONTINUE, _SYMBOLS = 2, 6, 7, 16, 17
+_LINK_INFO, _LINK, _EXTERNAL, _ATTRIBUTE, _CONTINUE, _SYMBOLS = 2, 6, 7, 12, 16, 17
 _SUPPORTED = (_SPACE, _TYPE, _LAYOUT, _FILTERS, _CONTINUE, _SYMBOLS)
 _SOFT_LINK = 2  # cache type of a soft link in a symbol table entry
 
@@ -175,6 +175,29 @@ class Hdf5File:
                 part[...] = block[tuple(slice(n) for n in part.shape)]
         with np.errstate(over="ignore", invalid="ignore"):  # a double beyond float32 becomes infinite
             return stored.astype(np.float32, copy=False)
+
+    def check_texts(self, address: int) -> None:
+        """Reject an object with a text attribute that claims more bytes than the file has; libhdf5 allocates them.
+
+        Args:
+            address: Address of the object header, as in ``h5py.h5o.get_info``.
+        """
+        self._n_parts = 0  # a file of vectors has more objects than a model
+        for kind, body in self._messages(address):
+            if kind != _ATTRIBUTE:
+                continue
+            version, *sizes = self._unpack("<BxHHH", body[:8], "an attribute")  # of the name, the type and the space
+            if version not in (1, 3):
+                self.refuse(f"attributes of version {version} are not supported: {_REPACK}")
+            # version 1 pads each part to 8 bytes; version 3 has a byte for the character set instead
+            padded = [size + -size % 8 for size in sizes] if version == 1 else [1, *sizes]
+            type_at = 8 + sum(padded) - sum(padded[-2:])
+            if body[type_at : type_at + 1] not in (b"\x19", b"\x39"):  # variable length, version 1 or 3
+                continue
+            data = body[8 + sum(padded) :]
+            n_bytes = self._unpack("<I", data[:4], "a text")[0]
+            if n_bytes > self.size:
+                self.refuse(f"a text must be in this file of {self.size} bytes; found a length of {n_bytes}")
 
     def refuse(self, message: str) -> NoReturn:
         """Raise a ``FormatError`` that names the file."""
