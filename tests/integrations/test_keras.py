@@ -18,6 +18,7 @@ from tests.formats.tiny import tiny_model
 if find_spec("keras") is None:  # importing Keras here would choose its default backend, TensorFlow
     pytest.skip("Keras is not installed", allow_module_level=True)
 from elmo.integrations.keras import ElmoLayer, keras
+from elmo.integrations.token_encoder import TokenEncoder
 
 # Keras calls NumPy in a deprecated way, and warns about its own containers when it loads a model.
 pytestmark = [
@@ -97,6 +98,24 @@ def test_wrong_options_are_one_line(elmo: Elmo) -> None:
         ElmoLayer(elmo, pooling="sum")
     with pytest.raises(DataError, match=r"^texts must be a list of texts; found one string$"):
         ElmoLayer(elmo).prepare("a text")
+    with pytest.raises(DataError, match=r"^text 1 must be text or a list of tokens; found int$"):
+        ElmoLayer(elmo).prepare(["a text", 3])
+    with pytest.raises(ConfigError, match=r"^max_tokens must be at least 1, or None; found 0$"):
+        ElmoLayer(elmo).prepare(["a text"], max_tokens=0)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "max"])
+def test_texts_without_tokens_have_zero_vectors(elmo: Elmo, pooling) -> None:
+    layer = ElmoLayer(elmo, pooling=pooling)
+    vectors = keras.ops.convert_to_numpy(layer(layer.prepare(["", ""])))
+    np.testing.assert_array_equal(vectors, np.zeros((2, elmo.width)))
+
+
+def test_no_sentences_have_no_vectors(elmo: Elmo) -> None:
+    for layers in ("mix", "average"):
+        vectors, mask = TokenEncoder(elmo, layers=layers)([])
+        assert vectors.shape == (0, 0, elmo.width)
+        assert mask.shape == (0, 0)
 
 
 def test_another_backend_is_one_line() -> None:

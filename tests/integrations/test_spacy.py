@@ -162,6 +162,10 @@ def test_bad_options_give_one_line(folder: str) -> None:
         assert "\n" not in str(caught.value)
     with pytest.raises(ConfigError, match=r"layers must be mix, average, top, concat or 0\.\.2; found 'topp'"):
         build_tok2vec(folder, layers="topp")
+    with pytest.raises(ConfigError, match=r"^cache_mb must be at least 0; found -1$"):
+        build_tok2vec(folder, cache_mb=-1)
+    with pytest.raises(FormatError, match=r"^component 'elmo': the saved state is damaged: "):
+        pipeline(folder).get_pipe("elmo").from_bytes(b"junk")
 
 
 # --- the architecture -----------------------------------------------------------------------------

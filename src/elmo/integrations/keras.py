@@ -17,13 +17,12 @@ import torch
 from numpy.typing import NDArray
 
 from elmo.config import BiLmConfig, parameter_shapes
-from elmo.embed.elmo import Elmo
+from elmo.embed.elmo import Elmo, as_tokens
 from elmo.errors import ConfigError, DataError
 from elmo.formats.pretrained import Pretrained
 from elmo.integrations.requirements import require
 from elmo.integrations.token_encoder import Output, TokenEncoder
 from elmo.text.ids import Vocabulary
-from elmo.text.tokenizers import Tokens
 
 require("keras", extra="keras", at_least="3.8")
 if "keras" not in sys.modules:
@@ -115,7 +114,10 @@ class ElmoLayer(keras.layers.Layer):
         """
         if isinstance(texts, str):
             raise DataError("texts must be a list of texts; found one string")
-        rows = [self._tokens(text)[:max_tokens] for text in texts]
+        if max_tokens is not None and max_tokens < 1:
+            raise ConfigError(f"max_tokens must be at least 1, or None; found {max_tokens}")
+        tokens = [as_tokens(text, self.elmo.tokenizer, subject=f"text {n}").tokens for n, text in enumerate(texts)]
+        rows = [words[:max_tokens] for words in tokens]
         batch = self.elmo.batch(rows)
         parts = [batch.char_ids] if batch.char_ids is not None else []
         if batch.word_ids is not None:
@@ -125,16 +127,12 @@ class ElmoLayer(keras.layers.Layer):
         ids[~is_token] = -1  # so that the layer recognizes padding in every alphabet
         return ids
 
-    def _tokens(self, text: str | Sequence[str]) -> tuple[str, ...]:
-        tokens = self.elmo.tokenizer(text) if isinstance(text, str) else text
-        return tokens.tokens if isinstance(tokens, Tokens) else tuple(tokens)
-
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         """Compute the vectors (text, time, width), or (text, width) with pooling."""
         vectors, mask = self._run(inputs)
         if self.pooling is None:
             return vectors
-        if self.pooling == "mean":
+        if self.pooling == "mean" or not vectors.size(1):  # without tokens, the vector of a text is zero
             return vectors.sum(dim=1) / mask.sum(dim=1, keepdim=True).clamp(min=1)
         least = torch.finfo(vectors.dtype).min
         pooled = torch.where(mask[:, :, None], vectors, least).amax(dim=1)

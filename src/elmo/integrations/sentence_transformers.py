@@ -14,7 +14,7 @@ from typing import Any, Literal, Self, cast
 
 import torch
 
-from elmo.embed.elmo import Elmo
+from elmo.embed.elmo import Elmo, as_tokens
 from elmo.errors import ConfigError, ElmoError, FormatError
 from elmo.integrations.requirements import require
 from elmo.integrations.token_encoder import Output, TokenEncoder
@@ -92,9 +92,8 @@ class ElmoModule(InputModule):
         return {"tokens": rows, "input_ids": mask.long(), "attention_mask": mask.long()}
 
     def _tokens(self, text: str, prompt: str | None) -> tuple[str, ...]:
-        tokens = self.elmo.tokenizer((prompt or "") + text)
-        words = tokens.tokens if isinstance(tokens, Tokens) else tuple(tokens)
-        return tuple(words[: self.max_seq_length])
+        tokens = as_tokens((prompt or "") + text, self.elmo.tokenizer, subject="text")
+        return tokens.tokens[: self.max_seq_length]
 
     def forward(self, features: dict[str, Any], **_: Any) -> dict[str, Any]:
         """Add the vectors of the tokens (batch, time, width) to the features."""

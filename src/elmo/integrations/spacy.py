@@ -125,6 +125,8 @@ class Tok2VecModule(nn.Module):
         super().__init__()
         if width is not None and width < 1:
             raise ConfigError(f"width must be at least 1; found {width}")
+        if cache_mb < 0:
+            raise ConfigError(f"cache_mb must be at least 0; found {cache_mb}")
         self.source = model
         self.encoder = CachingEncoder(model, layers=layers, trainable=tune, cache_mb=cache_mb)
         self.fingerprint = compute_fingerprint(self.encoder.elmo, start="zero")  # before training
@@ -341,7 +343,11 @@ class ElmoPipe:
     def from_bytes(self, bytes_data: bytes, *, exclude: Sequence[str] = ()) -> Self:
         """Load what ``to_bytes`` returned; raise ``ConfigError`` if it belongs to another model."""
         del exclude
-        self._check(srsly.msgpack_loads(bytes_data))
+        try:
+            state = srsly.msgpack_loads(bytes_data)
+        except (ValueError, TypeError) as error:
+            raise FormatError(f"component {self.name!r:.40}: the saved state is damaged: {str(error)[:100]}") from error
+        self._check(state)
         return self
 
     def to_disk(self, path: str | Path, *, exclude: Sequence[str] = ()) -> None:

@@ -68,7 +68,10 @@ class TokenEncoder(nn.Module):
 
     def forward(self, sentences: Sequence[Tokens]) -> tuple[Tensor, Tensor]:
         """Return the vectors of sentences (batch, time, width), padded with zeros, and a mask (batch, time)."""
-        if self.trainable and torch.is_grad_enabled() and sentences:
+        if not sentences:
+            vectors = torch.zeros(0, 0, self.width, device=self.elmo.device)
+            return vectors, vectors.new_zeros(0, 0, dtype=torch.bool)
+        if self.trainable and torch.is_grad_enabled():
             batch = self.elmo.batch(sentences)
             return self.run_ids(batch.char_ids, batch.word_ids, batch.lengths)
         if self.mix is None:
@@ -101,5 +104,5 @@ class TokenEncoder(nn.Module):
         if layers == "all":
             rows = [row.transpose(0, 1) for row in rows]
         lengths = torch.tensor([len(encoding) for encoding in encodings])
-        mask = torch.arange(int(lengths.max()) if rows else 0) < lengths[:, None]
+        mask = torch.arange(int(lengths.max())) < lengths[:, None]
         return pad_sequence(rows, batch_first=True), mask.to(self.elmo.device)

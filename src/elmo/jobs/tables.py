@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast
 
 import numpy as np
 
+from elmo.embed.elmo import Elmo, as_tokens
 from elmo.embed.encoding import pool
 from elmo.engine.batches import split_batches
 from elmo.errors import ConfigError, DataError, importing_extra
@@ -27,12 +28,10 @@ from elmo.storage.atomic import hold_lock
 from elmo.storage.files import compute_sha256, format_error, format_path
 from elmo.text.lines import Tally
 from elmo.text.reader import Sentence
-from elmo.text.tokenizers import Tokenizer, Tokens
+from elmo.text.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
     import pyarrow
-
-    from elmo.embed.elmo import Elmo
 
 TablePooling = Literal["mean", "max", "ends", "none"]
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
@@ -207,8 +206,7 @@ def _read_rows(job: TableJob, tokenizer: Tokenizer) -> Iterator[_RowSentence]:
     for batch in _read_batches(job):
         for row, text in enumerate(batch.column(job.column).to_pylist()):
             line += 1
-            tokens = tokenizer(text or "")
-            tokens = tokens if isinstance(tokens, Tokens) else Tokens.from_words(tokens)
+            tokens = as_tokens(text or "", tokenizer, subject=f"{name}: row {line}")
             yield _RowSentence(tokens, name, line, batch=batch, row=row, is_null=text is None)
 
 
