@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +29,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 _TAG_HEADERS = ("etag", "x-linked-etag", "x-repo-commit")
 _TAG_KEYS = ("sha", "oid", "sha256", "blobId", "xetHash")
 _PATH_KEYS = ("path", "rfilename")
+_hooks_lock = threading.Lock()
 
 
 def split_id(source: str) -> tuple[str, str | None] | None:
@@ -104,8 +106,8 @@ def _checked_answers(name: str) -> Iterator[None]:
     """
     from huggingface_hub.utils import get_session
 
-    hooks = getattr(get_session(), "event_hooks", None)
-    if hooks is None:
+    client = cast("Any", get_session())
+    if not hasattr(client, "event_hooks"):
         yield
         return
 
@@ -113,13 +115,15 @@ def _checked_answers(name: str) -> Iterator[None]:
         if problem := _find_problem(response):
             raise FormatError(f"{name}: the Hub sent an invalid answer: {problem}")
 
-    client = cast("Any", get_session())
-    client.event_hooks = {**hooks, "response": [*hooks["response"], check]}
+    with _hooks_lock:  # all threads share the client
+        hooks = client.event_hooks
+        client.event_hooks = {**hooks, "response": [*hooks["response"], check]}
     try:
         yield
     finally:
-        hooks = client.event_hooks
-        client.event_hooks = {**hooks, "response": [hook for hook in hooks["response"] if hook is not check]}
+        with _hooks_lock:
+            hooks = client.event_hooks
+            client.event_hooks = {**hooks, "response": [hook for hook in hooks["response"] if hook is not check]}
 
 
 def _find_problem(response: Any) -> str | None:
