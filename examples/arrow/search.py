@@ -24,11 +24,11 @@ def main() -> None:
     array = f"float[{elmo.width}]"  # Parquet has lists only, which DuckDB must convert
     files = [str(file) for file in summary.files]
     rows = duckdb.sql(
-        f"select array_cosine_similarity({column}_vector::{array}, {query}::{array}) as cosine, {column} "
-        f"from read_parquet({files}) where len({column}) > 0 order by cosine desc limit 10"
+        f'select array_cosine_similarity("{column}_vector"::{array}, {query}::{array}) as cosine, "{column}" '
+        f'from read_parquet({files}) where len("{column}") > 0 order by cosine desc limit 10'
     ).fetchall()
-    for cosine, found in rows:
-        print(f"{cosine:.3f}  {found}")
+    for cosine, row in rows:
+        print(f"{cosine:.3f}  {row}")
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ class HubUpload:
     """Options of an upload.
 
     Args:
-        revision: Branch to upload to. Default: the main branch.
+        revision: An existing branch to upload to. Default: the main branch.
         private: Create a private repository; no effect if the repository exists. Default: the setting of the owner.
         message: Commit message.
         token: Access token. Default: the token that huggingface_hub has stored.
