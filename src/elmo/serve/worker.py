@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import torch
 import uvicorn
@@ -107,9 +107,9 @@ class GracefulServer(uvicorn.Server):
         super().__init__(config)
         self._app = app
         self._reloading: threading.Thread | None = None
-        self._idle: dict[Any, tuple[Any, float]] = {}  # connection -> its state, and when it was first seen in it
+        self._idle: dict[Connection, tuple[Any, float]] = {}  # its state, and when it was first seen in it
         self._most_reserved = 0  # since memory was last returned
-        self._closing: dict[Any, float] = {}  # connection -> when it was first seen closing
+        self._closing: dict[Connection, float] = {}  # when it was first seen closing
         self._collected = time.monotonic()
         self._n_collected = 0  # requests until then
 
@@ -133,20 +133,21 @@ class GracefulServer(uvicorn.Server):
         return await super().on_tick(counter)
 
     def _close_idle_connections(self, now: float) -> None:
-        idle = {}
-        for connection in list(self.server_state.connections):
-            cycle = getattr(connection, "cycle", None)
+        idle: dict[Connection, tuple[Any, float]] = {}
+        connections = cast("list[Connection]", list(self.server_state.connections))
+        for connection in connections:
+            cycle = connection.cycle
             if cycle is None or cycle.response_complete:
                 state = (cycle, cycle is None or connection.is_in_head)
                 last, since = self._idle.get(connection, (None, now))
                 idle[connection] = (state, since if last == state else now)
-        n_surplus = len(self.server_state.connections) - MAX_CONNECTIONS
+        n_surplus = len(connections) - MAX_CONNECTIONS
         for number, (connection, (state, since)) in enumerate(sorted(idle.items(), key=lambda item: item[1][1])):
             is_old = now - since > (HEAD_SECONDS if state[1] else IDLE_SECONDS)
             if (is_old or number < n_surplus) and not connection.has_unread_data():
                 connection.transport.close()
         self._idle = idle
-        closing = [connection for connection in self.server_state.connections if connection.transport.is_closing()]
+        closing = [connection for connection in connections if connection.transport.is_closing()]
         self._closing = {connection: self._closing.get(connection, now) for connection in closing}
         for connection, since in self._closing.items():
             if now - since > HEAD_SECONDS:  # the client does not read the end of its reply
