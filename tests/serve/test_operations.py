@@ -74,7 +74,7 @@ def code(reply: Reply) -> tuple[int, str]:
 
 
 def test_sigterm_completes_the_requests_in_progress_and_exits(start_server: StartServer) -> None:
-    server = start_server()
+    server = start_server("--max-wait", "30")  # on a slow machine, the default refuses some of the requests
     with ThreadPoolExecutor(4) as pool:
         replies = [pool.submit(server.words, *LARGE[:200], dtype="float16") for _ in range(4)]
         wait_for(lambda: server.metric("elmo_requests_in_progress") > 4)  # the request for metrics is one, too
