@@ -14,13 +14,16 @@ from __future__ import annotations
 import io
 import math
 import os
+import signal
 import struct
+import threading
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, Self
 
 import numpy as np
@@ -475,22 +478,26 @@ def create_hdf5(path: Path, *, libver: str | tuple[str, str] = "earliest") -> It
     with path.open("xb+", buffering=0) as raw:
         safe = FailSafeFile(raw)
         try:
-            with h5py.File(safe, "w", libver=libver) as file:
+            with safe.postponed_signals(), h5py.File(safe, "w", libver=libver) as file:
                 yield file, safe
         finally:
             safe.raise_error()
 
 
 class FailSafeFile:
-    """A file object for HDF5 that postpones write errors.
+    """A file object for HDF5 that postpones write errors and signals.
 
     On a full disk, HDF5 can neither finish nor close a file, prints errors until the process ends, and may
     crash it. So this class keeps the first error, discards all later writes, and raises the error at the end.
+    The same happens to exceptions that signal handlers raise, such as ``KeyboardInterrupt``: in a function that HDF5
+    calls, they would become a ``SystemError``.
     """
 
     def __init__(self, raw: io.FileIO) -> None:
         self._raw = raw
         self._error: OSError | None = None
+        self._handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}
+        self._signals: list[int] = []  # that were received
         # HDF5 looks these up by name, and only reads back what it has written
         self.seek, self.tell, self.read, self.readinto = raw.seek, raw.tell, raw.read, raw.readinto
 
@@ -517,6 +524,27 @@ class FailSafeFile:
         """Do nothing: writes are not buffered."""
 
     def raise_error(self) -> None:
-        """Raise the first error, if there was one."""
+        """Raise the first error, if there was one, and call the handlers of signals that were received."""
         if self._error is not None:
             raise self._error
+        while self._signals:
+            number = self._signals.pop(0)
+            self._handlers[number](number, None)
+
+    @contextmanager
+    def postponed_signals(self) -> Iterator[None]:
+        """Postpone the handlers of SIGINT, SIGTERM and SIGHUP until ``raise_error`` is called."""
+        if threading.current_thread() is not threading.main_thread():  # has no handlers
+            yield
+            return
+        names = ("SIGINT", "SIGTERM", "SIGHUP")  # Windows has no SIGHUP
+        for number in (getattr(signal, name) for name in names if hasattr(signal, name)):
+            handler = signal.getsignal(number)
+            if callable(handler):
+                self._handlers[number] = handler
+                signal.signal(number, lambda number, _: self._signals.append(number))
+        try:
+            yield
+        finally:
+            for number, handler in self._handlers.items():
+                signal.signal(number, handler)
