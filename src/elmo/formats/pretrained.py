@@ -362,7 +362,7 @@ def convert(
             bilm-tf and simple_elmo; ``onnx`` is for ONNX Runtime, for example in a browser.
         dtype: Precision of the weights in the file; int8 has a scale for each row of a matrix and takes a quarter of
             the space of float32; hdf5 supports float32 only, and onnx float32 and float16.
-            Default: float32; for onnx, float16 if no weight changes.
+            Default: float32; for onnx, the smallest type that changes no weight.
     """
     from elmo.formats import bilm_hdf5, native, onnx
 
