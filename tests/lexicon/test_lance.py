@@ -98,6 +98,12 @@ def test_an_interrupted_build_resumes(elmo: Elmo, index: Index, monkeypatch: pyt
     assert lance.dataset(index.folder / "usages.lance").to_table() == expected
 
 
+def test_the_table_of_an_empty_index_can_be_built_again(elmo: Elmo, corpus: Path, tmp_path: Path) -> None:
+    for _ in range(2):
+        index = build_index(IndexJob((str(corpus),), tmp_path / "index", words=("absent",), to="lance"), elmo)
+        assert len(index) == lance.dataset(index.folder / "usages.lance").count_rows() == 0
+
+
 def test_tables_of_other_indexes_and_other_files_are_refused(elmo: Elmo, index: Index, tmp_path: Path) -> None:
     other = tmp_path / "other"
     (tmp_path / "other.txt").write_text("the river bank\n" * 3)

@@ -61,8 +61,8 @@ class LanceIndex:
         try:
             description.unlink(missing_ok=True)
             table = _open_unfinished(index, path)
-            n_rows = 0 if table is None else table.count_rows()
-            for begin in range(n_rows, max(len(index), 1), _COMMIT):
+            n_rows, least = (0, 1) if table is None else (table.count_rows(), 0)  # an empty index has a table, too
+            for begin in range(n_rows, max(len(index), least), _COMMIT):
                 numbers = range(begin, min(begin + _COMMIT, len(index)))
                 reader = _read_rows(index, numbers, on_progress)
                 table = lance.write_dataset(reader, path, mode="append" if begin else "create")
