@@ -86,7 +86,7 @@ def from_arrow(table: Any) -> list[Encoding]:
     for batch in table.select(["tokens", "vectors"]).to_batches():
         words, column = batch.column(0).to_pylist(), batch.column(1)
         lengths = [len(item or ()) for item in words]
-        if lengths != pc.list_value_length(column).fill_null(0).to_pylist():
+        if lengths != pc.call_function("list_value_length", [column]).fill_null(0).to_pylist():
             raise DataError("the tokens and vectors of a row must be lists of the same length; found other lengths")
         values = column.flatten()
         if values.null_count or values.flatten().null_count:

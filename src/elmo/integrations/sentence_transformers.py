@@ -180,8 +180,8 @@ def load_sentence_transformer(folder: str | Path) -> SentenceTransformer:
     if not isinstance(entries, list) or not isinstance(options, dict):
         raise FormatError(f"{format_path(folder)}: expected a saved SentenceTransformer, found other values")
     modules = [_load_module(folder, entry) for entry in entries]
-    known = ("prompts", "default_prompt_name", "similarity_fn_name")
-    return SentenceTransformer(modules=modules, device="cpu", **{name: options.get(name) for name in known})
+    known: Any = {name: options.get(name) for name in ("prompts", "default_prompt_name", "similarity_fn_name")}
+    return SentenceTransformer(modules=modules, device="cpu", **known)
 
 
 def _load_module(folder: Path, entry: Any) -> torch.nn.Module:
