@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmo.embed.find import Span, find_phrase
-from elmo.embed.finite import MAX_HALF, Overflow, check_array, check_finite, check_overflow, saturate
+from elmo.embed.finite import MAX_HALF, OVERFLOWS, Overflow, check_array, check_finite, saturate
 from elmo.errors import ConfigError, DataError, ShapeError
 
 if TYPE_CHECKING:
@@ -255,7 +255,8 @@ def vector_converter(*, as_tensor: bool, dtype: str | None, overflow: Overflow =
     without a warning, or raise ``NotFiniteError``. The function returns None for vectors that are not finite; call it
     inside ``np.errstate(all="ignore")``.
     """
-    check_overflow(overflow)
+    if overflow not in OVERFLOWS:
+        raise ConfigError(f"overflow must be one of {', '.join(OVERFLOWS)}; found {str(overflow)!r:.40}")
     if dtype is not None and dtype not in DTYPES:
         raise ConfigError(f"dtype must be one of {', '.join(DTYPES)}; found {dtype!r:.40}")
     if dtype == "bfloat16" and not as_tensor:

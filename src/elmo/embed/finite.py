@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from elmo.errors import ConfigError, NotFiniteError
+from elmo.errors import NotFiniteError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -53,12 +53,6 @@ def saturate(vectors: Tensor, overflow: Overflow) -> Tensor:
 
 def _largest(vectors: Tensor) -> float:
     return float(vectors.abs().max())
-
-
-def check_overflow(overflow: str) -> None:
-    """Raise ``ConfigError`` for an unknown choice."""
-    if overflow not in OVERFLOWS:
-        raise ConfigError(f"overflow must be one of {', '.join(OVERFLOWS)}; found {str(overflow)!r:.40}")
 
 
 def not_finite(tokens: Sequence[str], layers: Tensor, vectors: Tensor, *, precision: str) -> NotFiniteError:
