@@ -17,6 +17,7 @@ import pytest
 import elmo
 from elmo.cli import main
 from elmo.cli.app import move_global_options
+from elmo.cli.console import Console
 from elmo.text.display import one_line
 from tests.cli.conftest import Outcome, Run, assert_fails
 
@@ -169,6 +170,20 @@ def test_every_other_error_has_its_code_and_message(
 
     monkeypatch.setattr("elmo.formats.describe", fail)
     assert_fails(run("info", "model"), part, code=code)
+
+
+def test_a_second_ctrl_c_while_the_message_is_printed_is_ignored(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(_: object) -> None:
+        raise KeyboardInterrupt
+
+    def press_again(console: Console, line: str) -> None:
+        signal.raise_signal(signal.SIGINT)
+        print(line, file=sys.stderr)
+
+    monkeypatch.setattr("elmo.formats.describe", interrupt)
+    monkeypatch.setattr(Console, "print_line", press_again)
+    assert_fails(run("info", "model"), "interrupted", code=130)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_verbose_shows_only_the_traceback_of_unexpected_errors(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,8 +18,10 @@ import gc
 import os
 import signal
 import sys
+import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
 from elmo.cli.console import Console
@@ -121,13 +123,26 @@ def _simplify_message(error: Any) -> None:
             error.message = error.message.removeprefix("Value error, ")
 
 
+@contextmanager
+def _ignoring_interrupts() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():  # cannot set handlers
+        yield
+        return
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
 def _handle_error(error: BaseException, console: Console) -> int:
     """Print an error on one line and return the exit code of the command."""
     if isinstance(error, _SignalError):  # now end as without a handler, so that the caller sees the signal
         signal.signal(error.number, signal.SIG_DFL)
         os.kill(os.getpid(), error.number)
     if isinstance(error, KeyboardInterrupt):
-        console.print_interrupt(kind="Interrupted", code=INTERRUPTED)
+        with _ignoring_interrupts():  # a second Ctrl-C would print a traceback
+            console.print_interrupt(kind="Interrupted", code=INTERRUPTED)
         return INTERRUPTED
     if any(isinstance(cause, BrokenPipeError) for cause in (error, error.__cause__)):
         _discard_stdout()

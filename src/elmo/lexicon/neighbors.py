@@ -155,7 +155,7 @@ class ApproximateIndex:
         graph = _import_usearch().Index(ndim=index.width, metric="cos", dtype="f16")
         for begin in range(0, len(index), _BATCH):
             numbers = np.arange(begin, min(begin + _BATCH, len(index)))
-            graph.add(numbers, index.vectors(numbers))
+            graph.add(numbers, index.vectors(numbers), threads=1)  # with several, each run gives another graph
             if on_progress is not None:
                 on_progress(int(numbers[-1]) + 1, len(index))
         with atomic_file(index.folder / GRAPH) as temporary:
