@@ -6,6 +6,7 @@
 # make faults       disturb every command that writes: kills, full disks, links, two writers, …
 # make fuzz         fuzz every reader with coverage feedback; INPUTS=1000000 sets the number of inputs
 # make integrations test the libraries that need an environment of their own: Flair
+# make engines      test jobs on real clusters of Ray and Spark (needs Java 17)
 # make lock         write requirements.lock and requirements-dev.lock: exact versions with hashes
 # make bench        run the benchmarks that need no data
 # Each command installs its requirements into .venv.
@@ -15,11 +16,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 PEERS := .venvs/peers
 FLAIR := .venvs/flair
+ENGINES := .venvs/engines
 
 # One thread per test process: two processes with two threads each would compete for two cores.
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: help run quick test check conformance integrations faults fuzz lock bench clean
+.PHONY: help run quick test check conformance integrations engines faults fuzz lock bench clean
 
 help:
 	@sed -n '/^#/s/^# \{0,1\}//p; /^$$/q' Makefile
@@ -74,6 +76,12 @@ integrations:
 	test -x $(FLAIR)/bin/python || $(PYTHON) -m venv $(FLAIR)
 	$(FLAIR)/bin/python -m pip install --quiet --disable-pip-version-check -c tests/integrations/flair.txt -e '.[flair]' pytest
 	$(FLAIR)/bin/python -m pytest -m integrations tests/integrations/test_flair.py
+
+# Ray and Spark are large, so they have an environment of their own.
+engines:
+	test -x $(ENGINES)/bin/python || $(PYTHON) -m venv $(ENGINES)
+	$(ENGINES)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[parquet,ray,spark]' pytest
+	$(TEST_ENV) $(ENGINES)/bin/python -m pytest -p no:cacheprovider tests/jobs/test_engines.py
 
 # These benchmarks need arguments, such as data or a model, which the docstring of each script describes.
 NEED_ARGUMENTS := change explain minilm serve_load sklearn_sentiment spacy_ner speed_chart substitutes synthetic_change task_peers vector_store wsd

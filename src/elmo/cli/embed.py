@@ -135,7 +135,10 @@ def _table_job(context: typer.Context, inputs: list[str], out: Path | None, opti
     from elmo.errors import ConfigError
     from elmo.jobs.tables import TableJob
 
-    unused = {"input_format": "--format", "split": "--split", "errors": "--errors", "workers": "--workers"}
+    unused = {
+        "input_format": "--format", "split": "--split", "errors": "--errors", "workers": "--workers",
+        "runner": "--runner", "cluster": "--cluster",
+    }  # fmt: skip
     if given := [flag for name, flag in unused.items() if is_set(context, name)] + ["--dry-run"] * is_set(
         context, "dry_run"
     ):

@@ -14,6 +14,7 @@ Files, in reading order:
 - ``sharded.py``: write the shards of a job, or resume an earlier run.
 - ``pipeline.py``: threads that read ahead and write in the background.
 - ``workers.py``: make shards, in this process or in worker processes.
+- ``engines.py``: make shards on a cluster, with Ray or Spark.
 - ``shard.py``: a shard as flat arrays.
 - ``manifest.py``: the names of the output files, and the manifest.
 - ``writers.py`` and ``reader.py``: the file formats, and ``read_embeddings``.

@@ -53,6 +53,10 @@ class EmbedJob:
         restart: Replace the output of an earlier run instead of resuming it.
         workers: Number of processes; affects the speed, not the vectors. More than one requires an output file.
         devices: Devices of the workers, assigned in turn. Default: the device of the model.
+        runner: What runs the workers: processes of this machine ("local"), "ray" or "spark"; affects the speed, not the
+            vectors. On a cluster, the output must be on storage that all machines share.
+        cluster: Address of the Ray cluster, such as "auto", or master of Spark, such as "spark://host:7077". Default:
+            this machine, or the cluster that this process is connected to.
     """
 
     inputs: tuple[str, ...]
@@ -68,6 +72,8 @@ class EmbedJob:
     restart: bool = False
     workers: int = 1
     devices: tuple[str, ...] = ()
+    runner: Literal["local", "ray", "spark"] = "local"
+    cluster: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("inputs", "devices"):
@@ -79,10 +85,23 @@ class EmbedJob:
                 raise ConfigError(f"{name} must be at least 1; found {value}")
         if self.workers > 1 and self.out is None:
             raise ConfigError(f"cannot use {self.workers} workers without an output file; set out (--out)")
+        if self.runner not in ("local", "ray", "spark"):
+            raise ConfigError(f"runner must be local, ray or spark; found {self.runner!r:.40}")
+        if self.runner == "local" and self.cluster is not None:
+            raise ConfigError("cluster needs a runner; set runner to ray or spark (--runner)")
+        if self.runner != "local" and self.out is None:
+            raise ConfigError(f"cannot use the runner {self.runner} without an output file; set out (--out)")
+        if self.runner != "local" and self.devices:
+            raise ConfigError(f"devices are not supported by the runner {self.runner}")
         if len(self.devices) > self.workers:
             raise ConfigError(f"--workers must be at least {len(self.devices)}, one per device; found {self.workers}")
         if len({name.partition(":")[0] for name in self.devices}) > 1:
             raise ConfigError(f"devices must be of one type; found {', '.join(self.devices)[:80]}")
+
+    @property
+    def has_workers(self) -> bool:
+        """Whether other processes make the shards."""
+        return self.workers > 1 or self.runner != "local"
 
     def tokens_per_shard(self, layout: Layout) -> int:
         """Return the maximum number of tokens per shard; only a shard with a single longer sentence exceeds it."""

@@ -201,7 +201,7 @@ def _read_hdf5_sentence(file: h5py.File, checked: Hdf5File, key: str, size: int)
         raise ValueError(f"{key!r} must be a dataset that is stored in this file, in one piece")
     if "tokens" not in data.attrs:
         raise ValueError(f"dataset {key!r} must have an attribute 'tokens'; only files of elmo embed have it")
-    checked.check_texts(h5py.h5o.get_info(data.id).addr)
+    checked.check_texts(h5py.h5o.get_info(data.id).addr)  # pyright: ignore[reportAttributeAccessIssue]
     tokens, offsets = (_read_hdf5_text(data, name) if name in data.attrs else None for name in ("tokens", "offsets"))
     return _build_encoding(tokens, offsets, data[()])
 

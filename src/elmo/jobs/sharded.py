@@ -35,6 +35,7 @@ from elmo.text.reader import Sentence
 
 if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
+    from elmo.jobs.engines import EnginePool
 
 
 class ShardedRun:
@@ -163,7 +164,7 @@ class ShardedRun:
         waits for input cannot be stopped.
         """
         gather = partial(split_groups, max_tokens=self.limit)
-        if self.job.workers > 1 or self.job.reads_pipe():
+        if self.job.has_workers or self.job.reads_pipe():
             return nullcontext(gather(sentences))
         return read_ahead(sentences, gather)
 
@@ -191,7 +192,7 @@ class ShardedRun:
 
     def _make_shards(self, groups: Iterator[Group]) -> None:
         n_before = len(self.manifest.shards)
-        if self.job.workers > 1:
+        if self.job.has_workers:
             self._make_with_workers(groups)
         else:
             self._make_here(groups)
@@ -218,7 +219,7 @@ class ShardedRun:
             return
         pending: deque[tuple[Group, Future[ShardRecord]]] = deque()
         try:
-            with Workers(self.job, self.elmo, lock=self.lock) as workers:
+            with self._open_pool() as workers:
                 try:
                     for group in chain([first], groups):
                         while pending and (len(pending) == 2 * self.job.workers or _is_made(pending[0][1])):
@@ -237,6 +238,14 @@ class ShardedRun:
             with suppress(OutputError):
                 self.files.remove_strays(self.files.shard_folder / record.file for record in self.manifest.shards)
             raise
+
+    def _open_pool(self) -> Workers | EnginePool:
+        """Return the workers of the job: processes of this machine, or those of an engine."""
+        if self.job.runner == "local":
+            return Workers(self.job, self.elmo, lock=self.lock)
+        from elmo.jobs.engines import POOLS
+
+        return POOLS[self.job.runner](self.job, self.elmo)
 
     def _record_first(self, pending: deque[tuple[Group, Future[ShardRecord]]]) -> None:
         """Wait for the first pending shard, and add it to the manifest."""

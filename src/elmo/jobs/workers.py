@@ -114,6 +114,44 @@ def _split_evenly(group: Group, *, batch_size: int | None) -> Iterator[list[Sent
     return split_batches(group.sentences, batch_size=batch_size, max_tokens=limit)
 
 
+class ModelCopy:
+    """The model with its current weights in a temporary folder next to the output, from which workers load it."""
+
+    def __init__(self, elmo: Elmo, job: EmbedJob) -> None:
+        import torch
+
+        self.out = cast("Path", job.out)  # EmbedJob requires it for workers
+        self._elmo, self._folder = elmo, model_folder(self.out)
+        is_local = job.runner == "local"
+        self.options = WorkerOptions(
+            job=job if is_local else replace(job, out=self.out.absolute()),  # other machines have other folders
+            model=(self._folder / _MODEL).absolute(),
+            device=str(elmo.device),
+            precision=elmo.precision,
+            n_threads=max(1, torch.get_num_threads() // job.workers) if is_local else 1,
+        )
+
+    def write(self) -> None:
+        """Write the folder."""
+        from elmo.formats import native
+
+        elmo = self._elmo
+        try:
+            self._folder.mkdir()
+            vocab = elmo.vocab if elmo.config.words else None
+            native.write(replace(elmo.as_pretrained(), vocab=vocab, softmax=None), self._folder / _MODEL)
+        except OSError as error:
+            self.remove()
+            raise cannot_write(self._folder, error) from error
+        except BaseException:
+            self.remove()
+            raise
+
+    def remove(self) -> None:
+        """Remove the folder."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
 class Workers:
     """A pool of ``job.workers`` processes; use it as a context manager.
 
@@ -124,12 +162,8 @@ class Workers:
     """
 
     def __init__(self, job: EmbedJob, elmo: Elmo, *, lock: int) -> None:
-        import torch
-
-        self._job, self._lock, self._elmo = job, lock, elmo
-        self._out = cast("Path", job.out)  # EmbedJob requires it for workers
-        self._model = model_folder(self._out)
-        self._n_threads = max(1, torch.get_num_threads() // job.workers)
+        self._job, self._lock = job, lock
+        self._model = ModelCopy(elmo, job)
         self._pool = ThreadPoolExecutor(job.workers, thread_name_prefix="elmo-worker")
         self._local = threading.local()  # the worker of each thread
         self._guard = threading.Lock()
@@ -142,11 +176,7 @@ class Workers:
         return self._pool.submit(self._make, group)
 
     def __enter__(self) -> Self:
-        try:
-            _write_model(self._elmo, self._model)
-        except BaseException:
-            self._remove_model()
-            raise
+        self._model.write()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -157,7 +187,7 @@ class Workers:
         self._pool.shutdown(cancel_futures=True)
         for worker in self._workers:
             worker.close()
-        self._remove_model()
+        self._model.remove()
 
     def _make(self, group: Group) -> ShardRecord:
         worker: _Worker | None = getattr(self._local, "worker", None)
@@ -169,44 +199,21 @@ class Workers:
         with self._guard:
             if self._is_closed:
                 raise OutputError("cannot start a worker: the pool is closed")  # nothing waits for this result
-            devices = self._job.devices or (str(self._elmo.device),)
+            devices = self._job.devices or (self._model.options.device,)
             device = devices[len(self._workers) % len(devices)]
-            worker = _Worker(self._out, self._lock)
+            worker = _Worker(self._model.out, self._lock)
             self._workers.append(worker)
-        worker.request(
-            WorkerOptions(
-                job=self._job,
-                model=self._model / _MODEL,
-                device=device,
-                precision=self._elmo.precision,
-                n_threads=self._n_threads,
-            )
-        )
+        worker.request(replace(self._model.options, device=device))
         with self._guard:
             self._n_ready += 1
             if self._n_ready == self._job.workers and os.name != "nt":
-                self._remove_model()  # all workers have mapped it
+                self._model.remove()  # all workers have mapped it
         return worker
-
-    def _remove_model(self) -> None:
-        shutil.rmtree(self._model, ignore_errors=True)
 
 
 def model_folder(out: Path) -> Path:
     """Return the temporary folder of the model that workers load; it is next to the output."""
     return out.with_name(f".{out.name}.model")
-
-
-def _write_model(elmo: Elmo, folder: Path) -> None:
-    """Write the model with its current weights to a folder, from which the workers load it."""
-    from elmo.formats import native
-
-    vocab = elmo.vocab if elmo.config.words else None
-    try:
-        folder.mkdir()
-        native.write(replace(elmo.as_pretrained(), vocab=vocab, softmax=None), folder / _MODEL)
-    except OSError as error:
-        raise cannot_write(folder, error) from error
 
 
 class _Worker:
@@ -215,8 +222,7 @@ class _Worker:
     def __init__(self, out: Path, lock: int) -> None:
         self._out = out
         path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)  # noqa: PTH109
-        # Ctrl-C must reach only the parent, which ends its workers; a worker could not ignore it while it starts.
-        options: dict[str, Any] = {} if os.name == "nt" else {"pass_fds": (lock,), "process_group": 0}
+        options: dict[str, Any] = {} if os.name == "nt" else {"pass_fds": (lock,)}
         self._process = subprocess.Popen(  # noqa: S603 -- our own program
             [sys.executable, "-P", "-c", _PROGRAM],
             stdin=subprocess.PIPE,
@@ -309,7 +315,7 @@ def serve() -> None:
         answer: ShardRecord | WorkerError | None = None
         try:
             if isinstance(message, WorkerOptions):
-                maker = _load_maker(message)
+                maker = load_maker(message)
             else:
                 answer = maker.write(message, maker.vectors(message))
         except Exception as error:  # the parent raises it
@@ -327,7 +333,8 @@ def _receive(requests: BinaryIO, messages: SimpleQueue[Any]) -> None:
         os._exit(0)  # the next run removes the temporary file of an unfinished shard
 
 
-def _load_maker(options: WorkerOptions) -> ShardMaker:
+def load_maker(options: WorkerOptions) -> ShardMaker:
+    """Load the model of a worker."""
     import torch
 
     from elmo.embed.elmo import Elmo

@@ -1,0 +1,216 @@
+"""Jobs on real clusters of Ray and Spark on this machine: the same bytes, recovery after kills, errors in one line.
+
+``make engines`` installs both engines into their own environment and runs these tests. They are skipped where an engine
+is not installed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from elmo.embed.elmo import Elmo
+from elmo.errors import ConfigError, MissingExtraError
+from elmo.jobs.plan import EmbedJob
+from elmo.jobs.run import embed_corpus
+from tests.jobs.jobs import begin, contents
+
+pytestmark = pytest.mark.slow
+
+LIBRARIES = {"ray": "ray", "spark": "pyspark"}
+RUNNERS = ["ray", "spark"]
+
+
+def need(runner: str) -> None:
+    if importlib.util.find_spec(LIBRARIES[runner]) is None:
+        pytest.skip(f"{LIBRARIES[runner]} is not installed: make engines")
+
+
+@pytest.fixture(params=RUNNERS)
+def runner(request: pytest.FixtureRequest) -> Iterator[str]:
+    need(request.param)
+    yield request.param
+    stop_engine(request.param)
+
+
+def stop_engine(runner: str) -> None:
+    if runner == "ray":
+        import ray
+
+        ray.shutdown()
+    else:
+        from pyspark.sql import SparkSession
+
+        if (session := SparkSession.getActiveSession()) is not None:
+            session.stop()
+
+
+@pytest.fixture
+def many(text: Path, job: EmbedJob) -> EmbedJob:
+    """A job of sixty shards."""
+    text.write_text("".join(f"the river bank {k}\n\n" for k in range(60)))
+    return replace(job, shard_tokens=4, workers=2)
+
+
+@pytest.fixture
+def expected(many: EmbedJob, out: Path, elmo: Elmo) -> dict[str, bytes]:
+    """The output of one process."""
+    embed_corpus(replace(many, workers=1), elmo)
+    before = contents(out.parent)
+    for path in out.parent.iterdir():
+        path.unlink()
+    return before
+
+
+def find_workers(runner: str) -> list[int]:
+    """Return the processes of the engine that make shards."""
+    mark = b"ray::_Actor" if runner == "ray" else b"pyspark.daemon"
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                line = (folder / "cmdline").read_bytes()
+                parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            except (OSError, ValueError):
+                continue
+            is_fork = runner == "ray" or mark in read_line(parent)  # the daemon of Spark forks its workers
+            if mark in line and is_fork:
+                found.append(int(folder.name))
+    return found
+
+
+def read_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def test_an_engine_writes_the_same_bytes_as_one_process(
+    runner: str, many: EmbedJob, out: Path, elmo: Elmo, expected: dict[str, bytes]
+) -> None:
+    summary = embed_corpus(replace(many, runner=runner), elmo)  # type: ignore[arg-type]
+    assert (summary.sentences, len(summary.files)) == (120, 60)
+    assert contents(out.parent) == expected
+    assert embed_corpus(replace(many, runner=runner, workers=1), elmo).was_complete  # type: ignore[arg-type]
+
+
+def test_a_job_moves_between_engines_and_processes(
+    runner: str, many: EmbedJob, out: Path, elmo: Elmo, expected: dict[str, bytes]
+) -> None:
+    begin(many, elmo, reports=10)
+    begin(replace(many, runner=runner, workers=1), elmo, reports=20)  # type: ignore[arg-type]
+    summary = embed_corpus(replace(many, runner=runner, workers=2), elmo)  # type: ignore[arg-type]
+    assert summary.kept > 0
+    assert contents(out.parent) == expected
+
+
+def test_killed_workers_change_no_byte(
+    runner: str, many: EmbedJob, out: Path, elmo: Elmo, expected: dict[str, bytes]
+) -> None:
+    is_over, killed = threading.Event(), []
+
+    def kill() -> None:
+        while not is_over.wait(0.4):
+            for pid in find_workers(runner)[:1]:
+                os.kill(pid, signal.SIGKILL)
+                killed.append(pid)
+            if len(killed) >= 3:
+                return
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    try:
+        embed_corpus(replace(many, runner=runner), elmo)  # type: ignore[arg-type]
+    finally:
+        is_over.set()
+        thread.join()
+    assert killed
+    assert contents(out.parent) == expected
+
+
+def test_a_killed_driver_is_resumed(
+    runner: str, many: EmbedJob, out: Path, elmo: Elmo, expected: dict[str, bytes], tmp_path: Path
+) -> None:
+    elmo.save_pretrained(tmp_path / "model")
+    program = (
+        "import sys; from pathlib import Path; from elmo.jobs import EmbedJob, embed_corpus\n"
+        "from elmo import Elmo\n"
+        f"job = EmbedJob(({many.inputs[0]!r},), Path({str(out)!r}), shard_tokens=4, batch_size=2, workers=2, "
+        f"runner={runner!r})\n"
+        f"embed_corpus(job, Elmo.from_pretrained({str(tmp_path / 'model')!r}))\n"
+    )
+    manifest = out.with_name(f"{out.name}.manifest.json")
+    for n_shards in (3, 25):
+        process = subprocess.Popen(
+            [sys.executable, "-c", program], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )  # fmt: skip
+        deadline = time.monotonic() + 120
+        while process.poll() is None and time.monotonic() < deadline:
+            if manifest.exists() and manifest.read_text().count('"sha256"') > n_shards:
+                break
+            time.sleep(0.02)
+        process.kill()
+        process.wait()
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=240, capture_output=True)
+    found = contents(out.parent)
+    assert {name: data for name, data in found.items() if name.endswith(".npz")} == {
+        name: data for name, data in expected.items() if name.endswith(".npz")
+    }
+
+
+def test_errors_of_a_worker_are_those_of_one_process(runner: str, many: EmbedJob, out: Path, elmo: Elmo) -> None:
+    with pytest.raises(ConfigError, match=r"must have torch 0\.1, as the driver has; found"):
+        run_with_other_versions(replace(many, runner=runner), elmo)  # type: ignore[arg-type]
+    assert not list(out.parent.glob(".*model*"))
+
+
+def run_with_other_versions(job: EmbedJob, elmo: Elmo) -> None:
+    from elmo.jobs import engines
+
+    here = engines.Versions.here
+    engines.Versions.here = classmethod(lambda cls: cls("1", "0.1"))  # type: ignore[method-assign, assignment]
+    try:
+        embed_corpus(job, elmo)
+    finally:
+        engines.Versions.here = here  # type: ignore[method-assign]
+
+
+def test_a_missing_cluster_is_an_error_in_one_line(many: EmbedJob, out: Path, elmo: Elmo) -> None:
+    need("ray")
+    with pytest.raises(ConfigError, match=r"cannot connect to Ray at 127\.0\.0\.1:1: ") as caught:
+        embed_corpus(replace(many, runner="ray", cluster="127.0.0.1:1"), elmo)
+    assert "\n" not in str(caught.value)
+    assert not list(out.parent.glob("*.npz"))
+
+
+def test_an_engine_that_is_not_installed_is_named(many: EmbedJob, elmo: Elmo) -> None:
+    for runner, library in LIBRARIES.items():
+        if importlib.util.find_spec(library) is None:
+            with pytest.raises(MissingExtraError, match=rf"pip install 'pyelmo\[{runner}\]'"):
+                embed_corpus(replace(many, runner=runner), elmo)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"runner": "dask"}, "runner must be local, ray or spark; found 'dask'"),
+        ({"cluster": "auto"}, "cluster needs a runner"),
+        ({"runner": "ray", "out": None, "workers": 1}, "cannot use the runner ray without an output file"),
+        ({"runner": "ray", "devices": ("cpu",)}, "devices are not supported by the runner ray"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(job: EmbedJob, options: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        replace(job, **options)  # type: ignore[arg-type]
