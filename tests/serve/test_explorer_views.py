@@ -420,9 +420,91 @@ def test_change_in_chinese(open_page: Open) -> None:
     page = open_page("#/change?lang=zh&word=street")
     wait_for(page, "[data-figure=change-map] [data-mark]")
     text = page.locator("main").inner_text()
-    assert "与1850s相比" in text
+    assert "与 1850s 相比" in text
+    assert "1850s：18 处，1950s：18 处" in text
+    assert "共 36 条" in text
     assert "可能只是偶然" in text
     assert not re.search(r"\b(Score|Search|Sentences|Table|Typical|by period)\b", text)
+
+
+@needs_browser
+@pytest.mark.parametrize("size", [(1280, 900), (390, 600)])
+def test_a_chosen_word_replaces_the_old_one_at_once(open_page: Open, size: tuple[int, int]) -> None:
+    page = open_page("#/compare?lang=en", width=size[0], height=size[1])
+    held: list[Any] = []
+
+    def hold(route: Any) -> None:
+        held.append(route)
+
+    page.route("**/v1/change/word", hold)
+    page.click("#tab-change")
+    first = page.locator(".change-word").first.inner_text()
+    page.wait_for_selector("text=Computing…")  # nothing was shown before
+    assert page.locator(".word-title").all_inner_texts() == [first]
+    page.wait_for_timeout(100)
+    held.pop().continue_()
+    wait_for(page, "[data-figure=change-map] [data-mark]")
+    other = "street" if first != "street" else "plane"
+    page.locator(f".change-word[data-word={other}]").click()
+    page.wait_for_selector("[data-waiting]")
+    assert page.locator(".word-title").all_inner_texts() == [other]
+    assert page.locator("[data-figure=change-map], [data-figure=change-lines]").count() == 0
+    page.wait_for_function("() => document.querySelector('.word-title').getBoundingClientRect().top < innerHeight / 2")
+    page.wait_for_timeout(100)
+    held.pop().continue_()
+    wait_for(page, "[data-figure=change-map] [data-mark]")
+    assert page.locator(".word-title").all_inner_texts() == [other]
+    assert page.locator("text=Computing…").count() == 0
+    assert page.evaluate("document.querySelector('.word-title').getBoundingClientRect().top < innerHeight / 2")
+
+
+@needs_browser
+@pytest.mark.parametrize(("lang", "text"), [
+    ("en", "One sense was found; the change is within it."), ("zh", "只发现一个义项，变化发生在这个义项内部。"),
+])  # fmt: skip
+def test_a_change_within_one_sense_is_named(both: RunningServer, open_page: Open, lang: str, text: str) -> None:
+    answer = both.post("/v1/change/word", {"word": "plane"}).json
+    page = open_page(f"#/change?lang={lang}&word=street")
+    wait_for(page, "[data-figure=change-map] [data-mark]")
+    assert text not in page.locator("[data-summary]").inner_text()
+    one = [{**answer["senses"][0], "shares": [1.0, 1.0], "usages": len(answer["lines"])}]
+    lines = [{**line, "sense": 1} for line in answer["lines"]]
+    page.route("**/v1/change/word", lambda route: route.fulfill(json={**answer, "senses": one, "lines": lines}))
+    page.locator(".change-word[data-word=plane]").click()
+    page.wait_for_selector(f"[data-summary]:has-text('{text}')")
+
+
+@needs_browser
+def test_typical_sentences_are_listed_once(open_page: Open) -> None:
+    page = open_page("#/change?lang=en&word=street")  # each sentence with "street" occurs three times
+    wait_for(page, "[data-figure=change-map] [data-mark]")
+    for section in page.locator(".typical section").all():
+        sentences = section.locator(".typical-line").all_inner_texts()
+        assert len(sentences) == len(set(sentences)) == 5
+
+
+@needs_browser
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_part_of_a_bar_shows_its_sentences(open_page: Open, width: int) -> None:
+    page = open_page("#/change?lang=en&word=plane", width=width, height=844)
+    wait_for(page, "[data-figure=change-map] [data-mark]")
+    page.locator("[data-figure=change-shares] .share").first.click()
+    page.wait_for_function(
+        """() => {
+          const { top, bottom } = document.querySelector("[data-figure=change-lines] .lines").getBoundingClientRect();
+          return top >= 0 && bottom <= innerHeight;
+        }"""
+    )
+    assert page.locator(".interval-note").is_visible() == page.locator(".interval").first.is_visible() == (width > 560)
+
+
+@needs_browser
+def test_a_word_that_was_not_measured_can_be_looked_up_in_the_corpus(open_page: Open) -> None:
+    page = open_page("#/change?lang=en")
+    page.fill("#query", "bank")
+    page.click("[data-corpus]")
+    wait_for(page, "[data-figure=corpus-map] >> text=bank")
+    assert page.input_value("#word") == "bank"
 
 
 @needs_browser
@@ -452,7 +534,7 @@ def test_change_by_keyboard(open_page: Open) -> None:
 @needs_browser
 @pytest.mark.parametrize(("lang", "read", "measure"), [
     ("en", "Reading the texts of 1850s, 1950s…", "Comparing the uses of words: 37%"),
-    ("zh", "正在读取文本：1850s, 1950s……", "正在比较词的用法：37%"),
+    ("zh", "正在读取文本：1850s、1950s……", "正在比较词的用法：37%"),
 ])  # fmt: skip
 def test_change_shows_progress_while_periods_are_compared(open_page: Open, lang: str, read: str, measure: str) -> None:
     states: list[dict[str, Any]] = [{"stage": "read", "progress": None}, {"stage": "measure", "progress": 0.374}]

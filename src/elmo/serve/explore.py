@@ -297,7 +297,7 @@ class Periods:
         return {
             "object": "change_word", "periods": names, **self._row(change),
             "senses": _describe_senses(usages, labels, periods, len(names), self.model.name_of()),
-            "lines": lines, "typical": _typical_lines(vectors, periods, len(names)),
+            "lines": lines, "typical": _typical_lines(usages, periods, len(names)),
         }  # fmt: skip
 
 
@@ -407,16 +407,22 @@ def _describe_senses(
     ]  # fmt: skip
 
 
-def _typical_lines(vectors: Any, periods: Any, n_periods: int) -> list[list[int]]:
-    """Return for each period the usages that are nearest to its center compared with the centers of the others."""
-    units = unit_rows(vectors)
+def _typical_lines(usages: Usages, periods: Any, n_periods: int) -> list[list[int]]:
+    """Return for each period the usages that are nearest to its center compared with the centers of the others.
+
+    A sentence is listed once, even if it occurs several times or has the word more than once.
+    """
+    units = unit_rows(usages.vectors)
     centers = np.stack([units[periods == k].mean(axis=0) for k in range(n_periods)])
     typical = []
     for k in range(n_periods):
         others = np.delete(centers, k, axis=0).mean(axis=0)
         rows = np.flatnonzero(periods == k)
         scores = units[rows] @ (centers[k] - others)
-        typical.append(rows[np.argsort(-scores, kind="stable")][:N_TYPICAL].tolist())
+        first: dict[tuple[str, ...], int] = {}
+        for row in rows[np.argsort(-scores, kind="stable")].tolist():
+            first.setdefault(usages.items[row].sentence.tokens, row)
+        typical.append(list(first.values())[:N_TYPICAL])
     return typical
 
 

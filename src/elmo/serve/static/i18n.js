@@ -51,7 +51,7 @@ const texts = {
   "figure.csv.of": ["Download as CSV: {title}", "下载 CSV：{title}"],
   "figure.svg.of": ["Download as SVG: {title}", "下载 SVG：{title}"],
   "figure.png.of": ["Download as PNG: {title}", "下载 PNG：{title}"],
-  "figure.more": ["The table shows {shown} of {total} rows; the CSV file has all.", "表格显示 {total} 行中的 {shown} 行；CSV 文件包含全部。"],
+  "figure.more": ["The table shows {shown} of {total} rows; the CSV file has all.", "共 {total} 行，表格显示前 {shown} 行；CSV 文件包含全部。"],
   "figure.failed": ["The picture could not be made in this browser; the SVG file has the same content.", "此浏览器无法生成图片；SVG 文件内容相同。"],
   "layer.label": ["Layer", "层"],
   "layer.average": ["average", "平均"],
@@ -69,14 +69,32 @@ export function addTexts(more) {
   }
 }
 
-/** The function t(key, values) of a language. */
+const HAN = /\p{Script=Han}/u;
+const LATIN = /[\p{Script=Latin}\p{Nd}]/u;
+
+/**
+ * The function t(key, values) of a language. In Chinese, a value in Latin letters or digits gets a space next to a
+ * Chinese character. t.list joins words, t.clauses parts of a sentence, t.sentences sentences; t.gap separates sentences.
+ */
 export function translator(lang) {
   const column = lang === "zh" ? 1 : 0;
-  return (key, values = {}) => {
+  const space = (a, b) => (column === 1 && ((HAN.test(a) && LATIN.test(b)) || (LATIN.test(a) && HAN.test(b))) ? " " : "");
+  const t = (key, values = {}) => {
     const pair = texts[key];
     if (!pair) throw new Error(`text ${key} is missing`);
-    return pair[column].replace(/\{(\w+)\}/g, (whole, name) => (name in values ? String(values[name]) : whole));
+    return pair[column].replace(/\{(\w+)\}/g, (whole, name, at, text) => {
+      if (!(name in values)) return whole;
+      const value = String(values[name]);
+      return space(text[at - 1] ?? "", value[0] ?? "") + value + space(value.at(-1) ?? "", text[at + whole.length] ?? "");
+    });
   };
+  const gap = column ? "" : " ";
+  return Object.assign(t, {
+    gap,
+    list: (words) => words.join(column ? "、" : ", "),
+    clauses: (parts) => parts.join(column ? "，" : ", "),
+    sentences: (parts) => parts.filter(Boolean).join(gap),
+  });
 }
 
 /** A sentence that explains a failed request to the reader. */

@@ -4,7 +4,7 @@ import { html, useEffect, useMemo, useRef, useState } from "../vendor/preact.js"
 import { Figure, GroupLegend, shorten, textWidth } from "../charts.js";
 import { groupColor, groupShape } from "../colors.js";
 import { useRequest, useWidth } from "../hooks.js";
-import { addTexts, describeError, format } from "../i18n.js";
+import { addTexts, brief, describeError, format } from "../i18n.js";
 import { Choice, ChosenUse, fullText, Lines, matches, senseName, useId, UseMap } from "./uses.js";
 
 const N_WORDS = 1000;
@@ -26,9 +26,11 @@ addTexts({
   "change.progress.label": ["Progress of the comparison", "比较进度"],
   "change.words": ["Words by change", "按变化程度排列的词"],
   "change.words.note": [
-    "Score: how much less similar uses of different periods are than uses of the same period; about 0 means no change. The line is its 95% interval; words are sorted by its lower end. Function words, names and rare words are left out.",
-    "分数：不同时期的用法比同一时期的用法相差多少，约为 0 表示没有变化；横线表示 95% 区间，词按区间下限排序。虚词、专名和罕见词不计入。",
+    "Score: how much less similar uses of different periods are than uses of the same period; about 0 means no change.",
+    "分数：不同时期之间的用法差异比同一时期内大多少，约为 0 表示没有变化。",
   ],
+  "change.words.interval": ["The line is its 95% interval; “surest change” sorts by its lower end.", "横线表示 95% 区间，“最可靠的变化”按区间下限排序。"],
+  "change.words.omitted": ["Function words, names and rare words are left out.", "虚词、专名和罕见词不计入。"],
   "change.search": ["Search", "检索"],
   "change.sort": ["Sort by", "排序"],
   "change.sort.low": ["surest change", "最可靠的变化"],
@@ -39,6 +41,8 @@ addTexts({
   "change.sort.frequency": ["frequency", "词频"],
   "change.count": ["{n} words", "{n} 个词"],
   "change.none": ["No word matches. Only words that are frequent enough in every period were measured.", "没有匹配的词。只计算了在各时期都足够常见的词。"],
+  "change.none.corpus": ["Search for “{query}” in the Corpus view", "在“语料库”视图中检索“{query}”"],
+  "change.computing": ["Computing…", "正在计算……"],
   "change.about": ["What p and q mean", "p 值与 q 值的含义"],
   "change.about.p": [
     "p is how often mixing the sentences of the periods at random gives a score at least this high. A small p means that chance is a poor explanation.",
@@ -56,6 +60,7 @@ addTexts({
   "change.summary.short": ["Score {score}, p {p}, q {q}.", "分数 {score}，p {p}，q {q}。"],
   "change.summary.sure": ["Chance alone rarely gives a difference this large.", "仅凭偶然很难出现这么大的差异。"],
   "change.summary.unsure": ["Chance alone can explain this difference.", "这一差异可能只是偶然。"],
+  "change.summary.within": ["One sense was found; the change is within it.", "只发现一个义项，变化发生在这个义项内部。"],
   "change.few": ["Few uses ({n}): the score and the shares are uncertain.", "用法较少（{n}），分数和比例仅供参考。"],
   "change.few.part": ["{n} in {period}", "{period}：{n} 处"],
   "change.shares": ["Senses by period", "各时期的义项比例"],
@@ -64,6 +69,7 @@ addTexts({
   "change.uses": ["{period} ({n} uses)", "{period}（{n} 处）"],
   "change.map": ["Map of the uses of “{word}”", "“{word}”的用法地图"],
   "change.map.note": ["Close points are similar uses. Click a point to read its sentence.", "距离越近，用法越相似。点击一个点可以阅读例句。"],
+  "change.point": ["{period}: {text}", "{period}：{text}"],
   "change.color": ["Color", "颜色"],
   "change.color.period": ["by period", "按时期"],
   "change.color.sense": ["by sense", "按义项"],
@@ -76,7 +82,8 @@ addTexts({
   "change.all": ["all periods", "所有时期"],
   "change.sense": ["Sense", "义项"],
   "change.all.senses": ["all senses", "所有义项"],
-  "change.shown": ["{shown} of {n} sentences", "{n} 条中的 {shown} 条"],
+  "change.shown": ["{shown} of {n} sentences", "共 {n} 条，显示 {shown} 条"],
+  "change.shown.all": ["{n} sentences", "共 {n} 条"],
   "change.open": ["Open in Sentence", "在“句子”中打开"],
   "change.close": ["Close", "关闭"],
   "change.column.word": ["word", "词"],
@@ -86,6 +93,7 @@ addTexts({
   "change.column.per": ["per million, {period}", "每百万词，{period}"],
   "change.column.uses": ["uses, {period}", "用法数，{period}"],
   "change.column.frequency": ["Frequency per million", "每百万词频率"],
+  "change.frequency.note": ["{periods}: frequency per million", "{periods}：每百万词频率"],
   "change.column.sense": ["sense", "义项"],
   "change.column.name": ["name", "名称"],
   "change.column.period": ["period", "时期"],
@@ -113,7 +121,7 @@ function relation(value) {
 
 const WAIT_MILLISECONDS = 500; // between questions about progress
 
-function View({ state, update, go, api, lang, t }) {
+function View({ state, update, go, api, catalog, t }) {
   const [attempt, setAttempt] = useState(0);
   const progress = useRequest(`periods|${attempt}`, (signal) => api.periods(signal));
   const isMeasuring = progress.value?.status === "measuring";
@@ -131,8 +139,8 @@ function View({ state, update, go, api, lang, t }) {
   useEffect(() => {
     const title = isChosen.current && document.querySelector(".change .word-title");
     isChosen.current = false;
-    if (title && title.getBoundingClientRect().top > innerHeight * 0.8) title.scrollIntoView(); // below the list, on a phone
-  }, [detail.value]);
+    if (title && title.getBoundingClientRect().top > innerHeight * 0.8) reveal(title); // below the list, on a phone
+  });
   const choose = (patch) => {
     isChosen.current = "word" in patch;
     update(patch);
@@ -144,27 +152,34 @@ function View({ state, update, go, api, lang, t }) {
     ${error && html`<p class="message error" role="alert">${describeError(error, t)}</p>`}
     ${list && html`<p class="intro">${t("change.intro", { first: list.periods[0], last: list.periods.at(-1) })}</p>
       <div class="change-columns">
-        <${Ranking} ...${{ list, word, state, update: choose, t }} />
+        <${Ranking} ...${{ list, word, state, update: choose, go, hasCorpus: catalog.indexes.length > 0, t }} />
         <div class="stack">
-          ${detail.error && html`<p class="message error" role="alert">${describeError(detail.error, t)}</p>`}
-          ${detail.value && html`<${Word} key=${detail.value.word} ...${{ detail: detail.value, state, update, go, t }} />`}
+          ${detail.error && (!detail.isStale || detail.error.retryAfter) && html`<p class="message error" role="alert">${describeError(detail.error, t)}</p>`}
+          ${word && detail.isStale && html`<div class="card" data-waiting><h2 class="word-title" dir="auto">${word}</h2><p class="note" role="status">${t("change.computing")}</p></div>`}
+          ${detail.value && !detail.isStale && html`<${Word} key=${detail.value.word} ...${{ detail: detail.value, state, update, go, t }} />`}
         </div>
       </div>`}
   </div>`;
+}
+
+/** Scroll to an element, without motion if this is preferred. */
+function reveal(element) {
+  const isStill = matchMedia("(prefers-reduced-motion: reduce)").matches;
+  element.scrollIntoView({ behavior: isStill ? "auto" : "smooth", block: "start" });
 }
 
 /** How far the comparison of the periods is; `progress` is null while the texts are read. */
 function Progress({ stage, progress, periods, t }) {
   const share = progress === null ? null : format.whole(progress);
   return html`<div class="card stack" data-progress>
-    <p role="status">${t(`change.progress.${stage}`, { periods: periods.join(", "), share })}</p>
+    <p role="status">${t(`change.progress.${stage}`, { periods: t.list(periods), share })}</p>
     <progress aria-label=${t("change.progress.label")} max="1" value=${progress ?? undefined}></progress>
     <p class="note">${t("change.progress.note")}</p>
   </div>`;
 }
 
 /** The words in a table, with a picture of score and interval in each row. */
-function Ranking({ list, word, state, update, t }) {
+function Ranking({ list, word, state, update, go, hasCorpus, t }) {
   const { periods } = list;
   const body = useRef(null);
   const sort = SORTS.includes(state.sort) ? state.sort : "low";
@@ -201,8 +216,10 @@ function Ranking({ list, word, state, update, t }) {
   const columns = [t("change.column.word"), t("change.column.score"), t("change.column.low"), t("change.column.high"), "p", "q",
     ...(hasFrequency ? periods.map((period) => t("change.column.per", { period })) : []), ...periods.map((period) => t("change.column.uses", { period }))];
   const entry = rows.some((item) => item.word === word) ? word : rows[0]?.word;
+  const hasIntervals = list.words.some((item) => item.low !== null);
+  const note = html`${t("change.words.note")}${hasIntervals && html`<span class="interval-note">${t.gap}${t("change.words.interval")}</span>`}${t.gap}${t("change.words.omitted")}`;
   return html`<div class="card ranking">
-    <${Figure} name="change-words" title=${t("change.words")} note=${t("change.words.note")} hasPicture=${false}
+    <${Figure} name="change-words" title=${t("change.words")} note=${note} hasPicture=${false}
       table=${() => ({ columns, rows: rows.map((item) => [item.word, item.score, item.low, item.high, item.p, item.q, ...(hasFrequency ? item.frequency ?? periods.map(() => null) : []), ...item.usages]) })}>
       <div class="toolbar lines-tools">
         <label class="pick-inline grow"><span>${t("change.search")}</span>
@@ -212,7 +229,9 @@ function Ranking({ list, word, state, update, t }) {
             ${SORTS.map((name) => html`<option key=${name} value=${name} selected=${name === sort}>${t(`change.sort.${name}`)}</option>`)}</select></label>
         <span class="note" role="status" data-count>${t("change.count", { n: count(rows.length) })}</span>
       </div>
-      ${!rows.length && html`<p class="note">${t("change.none")}</p>`}
+      ${!rows.length && html`<p class="note">${t("change.none")}${t.gap}
+        ${query && hasCorpus && html`<button type="button" class="link" data-corpus onClick=${() => go("corpus", { word: state.query.trim().slice(0, 200) })}>
+          ${t("change.none.corpus", { query: brief(state.query.trim()) })}</button>`}</p>`}
       ${rows.length > 0 && html`<div class="table-scroll ranking-scroll" ref=${body} onKeyDown=${onKeyDown}><table>
         <caption class="hidden">${t("change.words")}</caption>
         <thead><tr><th scope="col">${t("change.column.word")}</th><th scope="col" class="number">${t("change.column.score")}</th><td class="interval-cell"></td>
@@ -226,7 +245,7 @@ function Ranking({ list, word, state, update, t }) {
           ${periods.map((period, k) => html`<td key=${period} class="number frequency">${item.frequency ? perMillion(item.frequency[k]) : count(item.usages[k])}</td>`)}
         </tr>`)}</tbody>
       </table></div>`}
-      ${hasFrequency && rows.length > 0 && html`<p class="note frequency">${periods.join(", ")}: ${t("change.column.frequency").toLowerCase()}</p>`}
+      ${hasFrequency && rows.length > 0 && html`<p class="note frequency">${t("change.frequency.note", { periods: t.list(periods) })}</p>`}
       <details class="about"><summary>${t("change.about")}</summary>
         <p>${t("change.about.p")}</p><p>${t("change.about.q")}</p><p>${t("change.about.size")}</p></details>
     </${Figure}>
@@ -259,6 +278,13 @@ function Word({ detail, state, update, go, t }) {
     return lines.map((line, k) => ({ id: k, x: line.x, y: line.y, group: groupOf(line), isDim: !set.has(k) }));
   }, [shown, color]);
   const select = (k) => update((state) => ({ use: state.use === k ? -1 : k }));
+  const list = useRef(null); // the card of the sentences
+  const selectPart = (k, number) => {
+    if (k === period && number === sense) return update({ period: -1, sense: 0 });
+    update({ period: k, sense: number });
+    return requestAnimationFrame(() => list.current && reveal(list.current)); // the list is far below the bars
+  };
+  const isSure = detail.q !== null && detail.q !== undefined && detail.q <= 0.05;
   const chosen = use === null ? null : lines[use];
   const few = usages.map((n, k) => [n, periods[k]]).filter(([n]) => n < FEW);
   const values = { score: score(detail.score), low: detail.low === null ? "" : score(detail.low), high: detail.high === null ? "" : score(detail.high), p: relation(detail.p), q: relation(detail.q) };
@@ -268,13 +294,16 @@ function Word({ detail, state, update, go, t }) {
   return html`
     <div class="card stack">
       <div><h2 class="word-title" dir="auto">${word}</h2>
-        <p class="note" data-summary>${t(detail.low === null ? "change.summary.short" : "change.summary", values)}
-          ${detail.q !== null && detail.q !== undefined && ` ${t(detail.q <= 0.05 ? "change.summary.sure" : "change.summary.unsure")}`}</p>
-        ${few.length > 0 && html`<p class="note" data-few>${t("change.few", { n: few.map(([n, name]) => t("change.few.part", { n, period: name })).join(", ") })}</p>`}</div>
+        <p class="note" data-summary>${t.sentences([
+          t(detail.low === null ? "change.summary.short" : "change.summary", values),
+          detail.q !== null && detail.q !== undefined && t(isSure ? "change.summary.sure" : "change.summary.unsure"),
+          isSure && senses.length === 1 && t("change.summary.within"),
+        ])}</p>
+        ${few.length > 0 && html`<p class="note" data-few>${t("change.few", { n: t.clauses(few.map(([n, name]) => t("change.few.part", { n, period: name }))) })}</p>`}</div>
       <${Figure} name="change-shares" level=${3} title=${t("change.shares")} note=${t("change.shares.note")}
         table=${() => ({ columns: [t("change.column.sense"), t("change.column.name"), ...periods], rows: senses.map((item) => [item.sense, item.name.join(", "), ...item.shares]) })}
         legend=${html`<${GroupLegend} items=${senses.map((item) => ({ group: item.sense - 1, label: names.get(item.sense) }))} />`}>
-        <${Shares} ...${{ senses, periods, usages, names, period, sense, t }} onSelect=${(k, number) => update(k === period && number === sense ? { period: -1, sense: 0 } : { period: k, sense: number })} />
+        <${Shares} ...${{ senses, periods, usages, names, period, sense, t }} onSelect=${selectPart} />
       </${Figure}>
     </div>
     <div class="card">
@@ -283,7 +312,7 @@ function Word({ detail, state, update, go, t }) {
         legend=${html`<${GroupLegend} items=${legend} />`}>
         <${Choice} name="color" label=${t("change.color")} value=${color} onChange=${(value) => update({ color: value })} values=${["period", "sense"].map((name) => [name, t(`change.color.${name}`)])} />
         <${UseMap} points=${points} active=${active} selected=${use} onHover=${setActive} onSelect=${select} height=${320}
-          describe=${(k) => `${periods[lines[k].period]}: ${fullText(lines[k])}`} description=${t("change.map", { word })} />
+          describe=${(k) => t("change.point", { period: periods[lines[k].period], text: fullText(lines[k]) })} description=${t("change.map", { word })} />
       </${Figure}>
     </div>
     <div class="card">
@@ -296,7 +325,7 @@ function Word({ detail, state, update, go, t }) {
             onClick=${() => select(number)}>${nearby(lines[number])}</button></li>`)}</ul></section>`)}</div>
       </${Figure}>
     </div>
-    <div class="card">
+    <div class="card change-list" ref=${list}>
       <${Figure} name="change-lines" level=${3} title=${t("change.lines")} hasPicture=${false} table=${() => ({ columns, rows: shown.map((k) => row(lines[k])) })}>
         <div class="toolbar lines-tools">
           <label class="pick-inline"><span>${t("change.period")}</span><select id="period" value=${period} onChange=${(event) => update({ period: Number(event.target.value) })}>
@@ -304,7 +333,8 @@ function Word({ detail, state, update, go, t }) {
           <label class="pick-inline"><span>${t("change.sense")}</span><select id="sense" value=${sense} onChange=${(event) => update({ sense: Number(event.target.value) })}>
             <option value="0" selected=${!sense}>${t("change.all.senses")}</option>${senses.map((item) => html`<option key=${item.sense} value=${item.sense} selected=${item.sense === sense}>${names.get(item.sense)}</option>`)}</select></label>
           <label class="pick-inline grow"><span>${t("change.filter")}</span><input id="filter" type="search" dir="auto" autocomplete="off" spellcheck="false" value=${state.filter} onInput=${(event) => update({ filter: event.target.value })} /></label>
-          <span class="note" role="status">${t("change.shown", { shown: count(shown.length), n: count(lines.length) })}</span>
+          <span class="note" role="status">${shown.length < lines.length
+            ? t("change.shown", { shown: count(shown.length), n: count(lines.length) }) : t("change.shown.all", { n: count(lines.length) })}</span>
         </div>
         ${chosen && html`<${ChosenUse} line=${chosen} details=${`${periods[chosen.period]} · ${chosen.place} · ${names.get(chosen.sense)}`}>
           <button type="button" class="quiet" onClick=${() => go("sentence", { text: fullText(chosen).slice(0, 2000) })}>${t("change.open")}</button>

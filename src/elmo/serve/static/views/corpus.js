@@ -68,8 +68,8 @@ addTexts({
   "corpus.sort.meaning": ["meaning", "词义"],
   "corpus.sort.choose": ["Choose a line or a point first; then lines are sorted by their similarity to it.", "请先选中一行或一个点，例句将按与它的相似度排列。"],
   "corpus.filter": ["Only lines with", "只看包含"],
-  "corpus.count": ["{shown} of {n} lines", "{n} 行中的 {shown} 行"],
-  "corpus.count.all": ["{n} lines", "{n} 行"],
+  "corpus.count": ["{shown} of {n} lines", "共 {n} 行，显示 {shown} 行"],
+  "corpus.count.all": ["{n} lines", "共 {n} 行"],
   "corpus.clear": ["Show all", "显示全部"],
   "corpus.similar": ["Sort by similarity to this use", "按与此用法的相似度排序"],
   "corpus.open": ["Open in Sentence", "在“句子”中打开"],
@@ -202,7 +202,7 @@ function Uses({ map, similarities, state, use, update, go, active, setActive, t 
     lines.length > CLUSTERED && t("corpus.clustered", { n: count(CLUSTERED) }),
   ].filter(Boolean);
   return html`
-    ${notes.length > 0 && html`<p class="message" role="status" data-notes>${notes.join(" ")}</p>`}
+    ${notes.length > 0 && html`<p class="message" role="status" data-notes>${t.sentences(notes)}</p>`}
     ${isPartial && html`<p class="card note" role="status">${t("corpus.loading", { word: map.word })}</p>`}
     ${!isPartial && html`<div class="uses-columns">
       <div class="card">

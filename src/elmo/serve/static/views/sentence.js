@@ -50,6 +50,7 @@ addTexts({
   "sentence.unknown": ["not in the vocabulary", "不在词表中"],
   "sentence.rare": ["(a rare word)", "（生僻词）"],
   "sentence.word": ["{token}, {bits} bits", "{token}，{bits} 比特"],
+  "sentence.word.unknown": ["{token}, {bits} bits, not in the vocabulary", "{token}，{bits} 比特，不在词表中"],
   "sentence.forward": ["The forward model", "前向模型"],
   "sentence.backward": ["The backward model", "后向模型"],
   "sentence.forward.read": ["has read", "已读"],
@@ -60,8 +61,8 @@ addTexts({
   "sentence.expects.back": ["and expects before that", "预测前一个词"],
   "sentence.forward.title": ["What the forward model expects in place of “{token}”", "前向模型在“{token}”处的预测"],
   "sentence.backward.title": ["What the backward model expects in place of “{token}”", "后向模型在“{token}”处的预测"],
-  "sentence.place": ["The place of “{token}”", "“{token}”所在的位置"],
-  "sentence.substitutes": ["What else could stand here", "这里还能用哪些词"],
+  "sentence.place": ["The place of “{token}”", "“{token}”处可以用哪些词"],
+  "sentence.substitutes": ["What could replace “{token}”", "能替换“{token}”的词"],
   "sentence.substitutes.note": ["Both models together: words that fit both sides and resemble “{token}”. Click one to use it.", "两个模型结合：符合左右语境、且与“{token}”相近的词。点击即可替换。"],
   "sentence.waiting": ["Computing…", "正在计算……"],
   "sentence.substitutes.title": ["Substitutes for {token}", "“{token}”的替换词"],
@@ -160,10 +161,12 @@ function Surprise({ text, result, token, direction, update, t }) {
     const [begin, stop] = offsets[k];
     if (begin > end) pieces.push(html`<span class="between">${text.slice(end, begin)}</span>`);
     end = stop;
-    const background = scale(bits[k] / MAX_BITS);
-    pieces.push(html`<button key=${k} type="button" class=${`surprise-word ${k === token ? "is-target" : ""}`} data-token=${k} aria-pressed=${String(k === token)}
-      tabindex=${k === token ? 0 : -1} aria-label=${t("sentence.word", { token: name, bits: format.bits(bits[k]) })} style=${{ background, color: textOn(background) }}
-      onClick=${() => update({ token: k })}><bdi>${name}</bdi><small>${format.bits(bits[k])}${isUnknown?.[k] ? "*" : ""}</small></button>`);
+    const isKnown = !isUnknown?.[k];
+    const background = isKnown ? scale(bits[k] / MAX_BITS) : ""; // the bits of a rare word are those of all rare words together
+    pieces.push(html`<button key=${k} type="button" class=${`surprise-word ${k === token ? "is-target" : ""} ${isKnown ? "" : "is-unknown"}`} data-token=${k} aria-pressed=${String(k === token)}
+      tabindex=${k === token ? 0 : -1} aria-label=${t(isKnown ? "sentence.word" : "sentence.word.unknown", { token: name, bits: format.bits(bits[k]) })}
+      style=${{ background, color: isKnown ? textOn(background) : "" }}
+      onClick=${() => update({ token: k })}><bdi>${name}</bdi><small>${format.bits(bits[k])}${isKnown ? "" : "*"}</small></button>`);
   });
   const top = (list) => list.map(({ word }) => word).join(", ");
   const table = () => ({
@@ -172,7 +175,7 @@ function Surprise({ text, result, token, direction, update, t }) {
   });
   return html`<${Figure} name="sentence-surprise" title=${t("sentence.surprise")} note=${t("sentence.surprise.note")} hasPicture=${false} table=${table}
     legend=${html`<div class="legend-row"><${ScaleLegend} scale="surprise" low=${t("sentence.expected")} high=${t("sentence.surprising", { n: MAX_BITS })} />
-      ${isUnknown?.some(Boolean) && html`<p class="note">* ${t("sentence.unknown")}</p>`}</div>`}>
+      ${isUnknown?.some(Boolean) && html`<p class="note"><span class="chip is-unknown">*</span> ${t("sentence.unknown")}</p>`}</div>`}>
     <fieldset class="choice"><legend class="hidden">${t("sentence.direction")}</legend>
       ${DIRECTIONS.map((name) => html`<label key=${name}><input type="radio" name="direction" value=${name} checked=${name === direction}
         onChange=${() => update({ direction: name })} /><span>${t(`sentence.direction.${name}`)}</span></label>`)}</fieldset>
@@ -217,7 +220,7 @@ function Place({ text, result, token, update, api, model, t }) {
     <h2 id="place-title">${t("sentence.place", { token: brief(name) })}</h2>
     <div class="three">
       <div class="card" data-busy=${String(request.isStale)}>
-        <${Figure} name="sentence-substitutes" title=${t("sentence.substitutes")} level=${3} note=${t("sentence.substitutes.note", { token: brief(name) })}
+        <${Figure} name="sentence-substitutes" title=${t("sentence.substitutes", { token: brief(name) })} level=${3} note=${t("sentence.substitutes.note", { token: brief(name) })}
           table=${() => ({ columns: ["word", "probability", "similarity"].map((column) => t(`sentence.column.${column}`)), rows: substitutes.map((item) => [item.word, item.probability, item.similarity]) })}>
           ${problem && html`<p class="note" role="status">${problem.status ? describeError(problem, t) : problem.message}</p>`}
           ${!request.value && !problem && html`<p class="note" role="status">${t("sentence.waiting")}</p>`}
@@ -244,7 +247,7 @@ function Layers({ words, token, update, t }) {
   }), [words]);
   const norm = (vector) => Math.sqrt(vector.reduce((sum, value) => sum + value * value, 0));
   return html`<section aria-labelledby="layers-title"><h2 id="layers-title">${t("sentence.layers")}</h2>
-    <p class="note">${t("sentence.layers.note")} ${nTokens > shown && t("sentence.layers.cut", { n: shown, total: nTokens })}</p>
+    <p class="note">${t.sentences([t("sentence.layers.note"), nTokens > shown && t("sentence.layers.cut", { n: shown, total: nTokens })])}</p>
     ${maps.map(({ values, limit }, layer) => {
       const row = (k) => layerVector(words, layer, k);
       return html`<${Figure} key=${layer} level=${3} name=${`sentence-layer-${layer}`} title=${layer ? t("sentence.layer", { n: layer }) : t("sentence.layer.0")}

@@ -22,7 +22,7 @@ addTexts({
 
 /** The name of a sense for readers: its number and its words. */
 export function senseName({ sense, name, form }, t) {
-  const words = name.join(t("uses.sense").startsWith("义") ? "、" : ", ");
+  const words = t.list(name);
   const label = words ? t("uses.sense.named", { n: sense, name: words }) : t("uses.sense", { n: sense });
   return form ? t("uses.sense.form", { name: label, form }) : label;
 }
