@@ -201,6 +201,82 @@ def test_sentences_without_the_chosen_word_are_compared_by_a_word_that_they_shar
     page = open_page("#/compare?lang=zh")
     type_into(page, "#sentences", "他打开了银行账户。\n银行批准了贷款。")
     assert page.locator("#uses-title").inner_text() == "“银行”的用法"
+    type_into(page, "#sentences", "他昨天打了一个电话。\n孩子们在打篮球。\n妈妈打了孩子一下。\n外面下雨，她打着伞。")
+    assert page.locator("#uses-title").inner_text() == "“打”的用法"  # and not “打了”, which is no word
+
+
+@needs_browser
+def test_a_word_that_no_sentence_has_is_forgotten(open_page: Open) -> None:
+    page = open_page()
+    type_into(page, "#sentences", "The bat flew out at night.\nHe swung the bat.\nIt rained.")
+    assert page.locator(".word.is-target").all_inner_texts() == ["bat", "bat"]
+    assert "“bat” is not in this sentence" in page.locator("[data-use=C]").inner_text()
+    page.locator("[data-use=C] .word", has_text="rained").click()
+    page.wait_for_selector("[data-use=C] .is-target")
+    assert page.locator(".word.is-target").all_inner_texts() == ["bat", "bat", "rained"]
+    type_into(page, "#sentences", "Cats sleep.\nDogs bark.")
+    assert "bank" not in page.locator(".uses").inner_text()
+    assert "Click a word to include it" in page.locator("[data-use=A]").inner_text()
+
+
+@needs_browser
+def test_selections_end_with_their_sentences(open_page: Open) -> None:
+    page = open_page()
+    page.locator("[data-mark='1-2']").click()
+    why = page.locator(".why")
+    page.wait_for_function("() => document.querySelector('.why').textContent.includes('Why B and C')")
+    lines = page.locator("#sentences").input_value().split("\n")
+    lines[2] = lines[2].replace("river", "lake")
+    type_into(page, "#sentences", "\n".join(lines))
+    assert "Why B and C" in why.inner_text()  # the sentence was edited
+    type_into(page, "#sentences", "\n".join(lines[1:]))
+    assert "Why A and B" in why.inner_text()  # the same sentences, with other names
+    type_into(page, "#sentences", "\n".join(lines[::-1]))
+    assert "Why" not in why.inner_text()
+    page.focus("[data-figure=compare-map] [data-mark=C]")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("[data-figure=compare-map] .is-selected[data-mark=C]")
+    type_into(page, "#sentences", "A bank failed.\nThe bank lent money.\nOur bank is closed.\nThis bank is old.")
+    page.wait_for_selector("[data-use=C] >> text=closed")
+    assert page.locator("[data-figure=compare-map] .is-selected, .use.is-active").count() == 0
+
+
+@needs_browser
+def test_substitutes_and_reasons_of_old_sentences_are_not_shown_under_new_ones(open_page: Open) -> None:
+    page = open_page()
+    wait_for_details(page, 4)
+    page.wait_for_function("() => !document.querySelector('.why [data-waiting]')")
+    held: list[Any] = []
+
+    def hold(route: Any) -> None:
+        held.append(route)
+
+    for path in ("substitutes", "explain", "words"):
+        page.route(f"**/v1/{path}", hold)
+    lines = page.locator("#sentences").input_value().split("\n")
+    page.fill("#sentences", "\n".join([*lines[:3], "The bank raised its interest rates."]))
+    page.wait_for_function("() => !document.querySelector('[data-use=D] .substitute')")  # before vectors arrive
+    page.wait_for_timeout(200)
+    page.unroute("**/v1/words")
+    for route in held:
+        route.continue_()
+    held.clear()
+    page.wait_for_selector("[data-use=D] >> text=interest")
+    page.wait_for_selector(".why [data-waiting]")
+    for use, is_new in (("A", False), ("D", True)):
+        assert (page.locator(f"[data-use={use}] .substitute").count() == 0) == is_new
+        assert (page.locator(f"[data-use={use}] .word[style*=background]").count() == 0) == is_new
+        assert ("…" in page.locator(f"[data-use={use}] .details").first.inner_text()) == is_new
+    page.locator("[data-use=A] .word", has_text="the").click()  # another word of the same sentences
+    page.wait_for_function("() => document.querySelector('#uses-title').textContent.includes('the')")
+    page.wait_for_function(READY)
+    assert page.locator(".substitute, .use .word[style*=background]").count() == 0
+    for path in ("substitutes", "explain"):
+        page.unroute(f"**/v1/{path}")
+    for route in held:
+        route.continue_()
+    wait_for_details(page, 4)
+    page.wait_for_function("() => !document.querySelector('.why [data-waiting]')")
 
 
 @needs_browser
@@ -210,6 +286,21 @@ def test_groups_are_named_in_words_if_they_are_clear(open_page: Open) -> None:
     page.focus(".layer-slider input")
     page.keyboard.press("Home")
     page.wait_for_function("() => /no clear groups/.test(document.querySelector('[data-summary]').textContent)")
+    assert "all uses are the same" in page.locator("[data-summary]").inner_text()
+
+
+@needs_browser
+def test_without_groups_the_page_says_what_to_compare(open_page: Open) -> None:
+    page = open_page("#/compare?lang=en&text=" + quote("The bat flew out at night.\nHe swung the bat."))
+    summary = page.locator("[data-summary]")
+    assert f"one pair ({matrix_of(page)['AB']:.2f}) says little: add a sentence" in summary.inner_text()
+    assert "“Could also be”" in summary.inner_text()
+    page = open_page("#/compare?lang=zh&text=" + quote("他的意思我明白。\n这点小意思请收下。\n这部电影没意思。"))
+    similarity = matrix_of(page)
+    best = max(similarity, key=lambda pair: similarity[pair])
+    text = page.locator("[data-summary]").inner_text()
+    assert f"{min(best)} 和 {max(best)} 最接近（{similarity[best]:.2f}）" in text
+    assert "“可替换为”" in text
 
 
 @needs_browser
@@ -502,6 +593,8 @@ def test_pictures_of_the_views(open_page: Open, tmp_path: Path) -> None:
     for name, (address, width, theme) in pictures.items():
         page = open_page(address, width=width, color_scheme=theme)
         page.wait_for_selector(".substitute, [data-figure=sentence-substitutes] .bar", timeout=90_000)
+        if name.startswith("compare"):
+            wait_for_details(page, 4)
         page.wait_for_timeout(1500)
         page.screenshot(path=folder / f"explorer-{name}.png", full_page=True)
         assert (folder / f"explorer-{name}.png").stat().st_size > 20_000

@@ -47,6 +47,7 @@ addTexts({
   ],
   "compare.none": ["No word is marked yet. Click a word in a sentence.", "还没有选中词。请点击句子中的一个词。"],
   "compare.unmarked": ["“{word}” is not in this sentence. Click a word to include it.", "这句话里没有“{word}”。点击任意一个词即可加入比较。"],
+  "compare.unmarked.none": ["No word of this sentence is marked. Click a word to include it.", "这句话里还没有选中词。点击任意一个词即可加入比较。"],
   "compare.part": ["“{word}” is part of the token “{token}”", "“{word}”只是词语“{token}”的一部分"],
   "compare.too.many": [
     "The page compares up to {max} sentences; the other {more} are left out.",
@@ -70,16 +71,24 @@ addTexts({
   "compare.map.same": ["In layer 0 the model sees only the word, not its context: all uses are the same.", "第 0 层只看词本身、不看语境，所以各处用法完全相同。"],
   "compare.matrix": ["Similarity of the uses", "用法的相似度"],
   "compare.matrix.note": ["Cosine of the word vectors. Click a cell to see why two uses are similar.", "词向量的余弦相似度。点击格子查看两处用法为何相似。"],
-  "compare.map.title": ["Map of {n} uses of {word}, {layer}", "{word} 的 {n} 处用法的地图，{layer}"],
-  "compare.matrix.title": ["Similarity of {n} uses of {word}, {layer}", "{word} 的 {n} 处用法的相似度，{layer}"],
+  "compare.map.title": ["Map of {n} uses of {word}, {layer}", "“{word}”的 {n} 处用法的地图，{layer}"],
+  "compare.matrix.title": ["Similarity of {n} uses of {word}, {layer}", "“{word}”的 {n} 处用法的相似度，{layer}"],
   "compare.point": ["Use {use}: {text}", "用法 {use}：{text}"],
   "compare.cell": ["{a} and {b}: {value}", "{a} 和 {b}：{value}"],
   "compare.most": ["Most similar", "最相似"],
   "compare.least": ["Least similar", "最不相似"],
   "compare.summary": ["The model finds similar: {groups}", "模型认为相近：{groups}"],
   "compare.summary.one": ["The model finds no clear groups.", "模型没有发现明显的分组。"],
+  "compare.next": [
+    "Similarities have no fixed scale: compare the pairs with each other. {a} and {b} are most alike ({value}). Then compare the words under “Could also be”: do they mean the same in both sentences?",
+    "相似度没有固定的标准，请把各对互相比较：{a} 和 {b} 最接近（{value}）。再比较两句中“可替换为”的词：它们的意思相同吗？",
+  ],
+  "compare.next.two": [
+    "Similarities have no fixed scale, so one pair ({value}) says little: add a sentence to see which two are most alike. Then compare the words under “Could also be”: do they mean the same in both sentences?",
+    "相似度没有固定的标准，只看一对（{value}）说明不了什么：请再加一个句子，看哪两句最接近。再比较两句中“可替换为”的词：它们的意思相同吗？",
+  ],
   "compare.group": ["Group {n}: {uses}", "第 {n} 组：{uses}"],
-  "compare.why": ["The stronger its color, the more a word shapes the meaning of the marked word here.", "颜色越强的词，对所选词在此处的意思影响越大。"],
+  "compare.why": ["The stronger its color, the more a word shapes the meaning of the marked word here, measured by its effect on the vector.", "颜色越深的词，对所选词在此处的意思影响越大（以对词向量的影响衡量）。"],
   "compare.why.pair": [
     "Why {a} and {b} have a similarity of {value}: blue words bring them together, orange words set them apart.",
     "{a} 与 {b} 的相似度为什么是 {value}：蓝色的词使二者更接近，橙色的词使二者更不同。",
@@ -139,26 +148,55 @@ export function findWord(text, word) {
 }
 
 const FREQUENT = new Set(("about after also because been before both could does from have here into just made make more most much only other over "
-  + "said same some such than that their them then there these they this those very want went were what when where which while will with would your").split(" "));
+  + "said same some such than that their them then there these they this those very want went were what when where which while will with would your "
+  + "all and any are but can did for get got had has her him his how its may nor not now off one our out own see she the too two was who why yet you "
+  + "的 了 是 在 和 与 也 都 就 很 不 没 没有 有 我 你 他 她 它 我们 你们 他们 她们 这 那 这个 那个 一 一个 个 把 被 着 过 上 到 从 对 向 给 用 又 还 再 吗 呢 吧 啊 "
+  + "地 得 之 而 及 或 要 会 能 可以 已经 正在 什么 自己 非常 因为 所以 但是 如果").split(" "));
+const IS_WORD = /^[\p{L}\p{M}'’-]+$/u;
 
-/** The word to compare: the chosen one or, if no sentence has it, a long word that occurs in most of the sentences. */
-export function chooseWord(text, word) {
-  if (findWord(text, word) || text.includes("[[")) return word;
+/**
+ * The word to compare in sentences that do not contain the chosen one: the token that most of the sentences have, in
+ * any case; of several, the one that most of them contain at least as a part, then the longest; "" if no two share one.
+ *
+ * tokens: the tokens of each sentence; of a sentence with a mark, only the marked word counts.
+ */
+export function chooseWord(sentences, tokens) {
   const counts = new Map();
-  for (const line of text.toLowerCase().split(/[\r\n]+/).slice(0, MAX_SENTENCES)) {
-    const runs = line.slice(0, MAX_CHARACTERS).match(/[\p{L}\p{M}'’-]+/gu) ?? [];
-    const found = new Set(runs.flatMap((run) => (IS_UNSPACED.test(run) ? pieces(run) : run.length > 3 && !FREQUENT.has(run) ? [run] : [])));
-    for (const name of found) counts.set(name, (counts.get(name) ?? 0) + 1);
-  }
-  let best = word, bestCount = 1;
-  for (const [name, n] of counts) if (n > bestCount || (n === bestCount && n > 1 && name.length > best.length)) [best, bestCount] = [name, n];
-  return best;
+  sentences.forEach(({ text, span, isExplicit }, k) => {
+    const names = (isExplicit ? [text.slice(...span)] : tokens[k]).map((name) => name.toLowerCase())
+      .filter((name) => IS_WORD.test(name) && !FREQUENT.has(name) && (name.length > 2 || IS_UNSPACED.test(name)));
+    for (const name of new Set(names)) counts.set(name, (counts.get(name) ?? 0) + 1);
+  });
+  const ranked = [...counts].map(([name, n]) => [n, sentences.filter(({ text }) => findWord(text, name)).length, name.length, name]);
+  const shared = ranked.filter(([, n]) => n > 1).sort((a, b) => b[0] - a[0] || b[1] - a[1] || b[2] - a[2]);
+  return shared[0]?.[3] ?? "";
 }
 
-/** The parts of two to four characters of a text without spaces. */
-function pieces(run) {
-  const characters = [...run];
-  return [2, 3, 4].flatMap((n) => characters.slice(n - 1).map((_, k) => characters.slice(k, k + n).join("")));
+/** The names of a pair "A-C" after an edit of the text; "" if one of the two sentences was replaced. */
+export function followPair(pair, before, after) {
+  const lines = (text) => readSentences(text, "").sentences.map(({ name, text }) => ({ name, text }));
+  const old = lines(before), now = lines(after);
+  let head = 0, tail = 0;
+  while (head < Math.min(old.length, now.length) && old[head].text === now[head].text) head++;
+  while (tail < Math.min(old.length, now.length) - head && old.at(-1 - tail).text === now.at(-1 - tail).text) tail++;
+  const follow = (name) => {
+    const k = old.findIndex((sentence) => sentence.name === name);
+    if (k < 0) return null;
+    if (k < head) return now[k].name;
+    if (k >= old.length - tail) return now[k + now.length - old.length].name;
+    return old.length === now.length && isEdited(old[k].text, now[k].text) ? now[k].name : null;
+  };
+  const names = pair.split("-").map(follow);
+  return names.every(Boolean) ? names.join("-") : "";
+}
+
+/** Whether a text is another one after an edit in one place that leaves most of it. */
+function isEdited(before, after) {
+  const shorter = Math.min(before.length, after.length);
+  let head = 0, tail = 0;
+  while (head < shorter && before[head] === after[head]) head++;
+  while (tail < shorter - head && before.at(-1 - tail) === after.at(-1 - tail)) tail++;
+  return head + tail > before.length / 2;
 }
 
 /** The text and word after a click on the token with a span in sentence k. */
@@ -196,26 +234,31 @@ function compareUses(uses, nLayers) {
 
 function View({ state, update, go, api, model, t }) {
   const { text, layer, pair } = state;
-  const word = useMemo(() => chooseWord(text, state.word), [text, state.word]);
-  const { sentences, problems } = useMemo(() => readSentences(text, word), [text, word]);
+  const { sentences, problems } = useMemo(() => readSentences(text, state.word), [text, state.word]);
   const key = sentences.length ? JSON.stringify([model.id, sentences.map(({ text, span }) => [text, span])]) : null;
   const asked = useRef(null);
   const request = useRequest(key, async (signal) => {
-    const snapshot = sentences;
-    const reply = await api.words({
-      model: model.id, layers: "all", inputs: snapshot.map(({ text }) => text),
-      targets: snapshot.map(({ span }) => (span ? [span] : [])), signal,
-    });
-    return snapshot.map((sentence, k) => ({ ...sentence, result: reply.results[k] }));
+    let snapshot = sentences, word = state.word;
+    const inputs = snapshot.map(({ text }) => text);
+    if (snapshot.every(({ span, isExplicit }) => !span || isExplicit) && !snapshot.every(({ span }) => span)) {
+      const reply = await api.words({ model: model.id, layers: 0, inputs, signal });
+      word = chooseWord(snapshot, reply.results.map(({ tokens }) => tokens ?? []));
+      snapshot = readSentences(text, word).sentences;
+    }
+    const reply = await api.words({ model: model.id, layers: "all", inputs, targets: snapshot.map(({ span }) => (span ? [span] : [])), signal });
+    return { word, sentences: snapshot.map((sentence, k) => ({ ...sentence, result: reply.results[k] })) };
   }, { delay: asked.current === null ? 0 : 20 });
   asked.current = key;
 
-  const shown = request.value ?? [];
+  const word = request.value?.word ?? state.word;
+  const shown = request.value?.sentences ?? [];
   const uses = useMemo(() => shown.filter(({ span, result }) => span && !result.error && result.targets?.length), [request.value]);
   const compared = useMemo(() => (uses.length > 1 ? compareUses(uses, model.n_layers) : null), [uses]);
   const layerName = compared?.similarities[layer] ? layer : "average";
   const chosen = pairOf(pair, uses);
-  const [active, setActive] = useState(null);
+  const [pointed, setPointed] = useState(null); // the use under the pointer, with its text: names move to other sentences
+  const active = shown.some(({ name, text }) => name === pointed?.name && text === pointed.text) ? pointed.name : null;
+  const setActive = (name) => setPointed(name && { name, text: shown.find((sentence) => sentence.name === name).text });
 
   // What explains a use and could stand in its place comes later, and only for sentences that changed.
   const ready = request.isStale ? null : request.key;
@@ -225,6 +268,7 @@ function View({ state, update, go, api, model, t }) {
   const details = useDetails(ready, [
     ...explained.map((use) => ({
       key: `explain|${model.id}|${layers}|${markSpan(use.text, use.span)}|${other}`,
+      slot: `explain|${model.id}|${markSpan(use.text, use.span)}|${other}`,
       load: (signal) => api.explain({ model: model.id, input: markSpan(use.text, use.span), other, layers, signal }),
     })),
     ...uses.map((use) => ({
@@ -232,13 +276,21 @@ function View({ state, update, go, api, model, t }) {
       load: async (signal) => (await api.substitutes({ model: model.id, inputs: [markSpan(use.text, use.span)], n: N_SUBSTITUTES, signal })).results[0],
     })),
   ]);
-  const explanations = details.slice(0, explained.length), substitutes = details.slice(explained.length);
+  // While new sentences are being encoded, what is known about the old ones does not fit.
+  const isCurrent = (use) => !request.isStale
+    || sentences.some(({ text, span }) => text === use.text && (span ? String(span) === String(use.span) : word !== state.word));
+  const substitutes = details.slice(explained.length);
   const explanationOf = (k) => {
-    if (!chosen) return explanations[k]?.value?.other ? {} : explanations[k]; // an answer about a pair does not fit
-    const { value, error } = explanations[0] ?? {};
-    if (k === chosen[0]) return { value: value?.other && value, error };
+    if (!chosen) return details[k];
+    const { value, error } = details[0];
+    if (k === chosen[0]) return { value, error };
     return k === chosen[1] ? { value: value?.other, error } : null;
   };
+
+  const isWaiting = uses.some((use, k) => {
+    const explanation = explanationOf(k);
+    return explanation && (!isCurrent(use) || (!explanation.value && !explanation.error));
+  });
 
   const words = [...new Set(uses.map(({ text, span }) => text.slice(...span)))];
   const title = brief(words.length ? words.join(" / ") : word);
@@ -252,8 +304,8 @@ function View({ state, update, go, api, model, t }) {
         ${!sentences.length && html`<p class="message">${t("compare.empty")}</p>`}
         ${shown.length > 0 && html`<section class="uses" aria-labelledby="uses-title">
           <h2 id="uses-title">${words.length ? t("compare.uses", { word: title }) : t("compare.uses.none")}</h2>
-          ${compared && html`<p class="summary" data-summary role="status">${summaryOf(compared.groups[layerName], uses, t)}</p>`}
-          <${WhyLegend} ...${{ chosen, uses, compared, layerName, update, t }} />
+          ${compared && html`<${Summary} groups=${compared.groups[layerName]} matrix=${compared.similarities[layerName]} ...${{ uses, layerName, t }} />`}
+          <${WhyLegend} ...${{ chosen, uses, compared, layerName, isWaiting, update, t }} />
           <ol>${shown.map((sentence, k) => {
             const at = uses.indexOf(sentence);
             return html`<${Use} key=${sentence.name} ...${{
@@ -261,8 +313,8 @@ function View({ state, update, go, api, model, t }) {
               isActive: active === sentence.name, onHover: setActive,
               group: at >= 0 && compared ? compared.groups[layerName][at] : null,
               nearest: at >= 0 && compared ? nearestUse(compared.similarities[layerName], at) : null, uses,
-              substitutes: at >= 0 ? substitutes[at] : null, explanation: at >= 0 ? explanationOf(at) : null,
-              onMark: (span) => update((state) => markWord(shown, k, span, state)),
+              substitutes: at >= 0 && isCurrent(sentence) ? substitutes[at] : null, explanation: at >= 0 && isCurrent(sentence) ? explanationOf(at) : null,
+              onMark: (span) => update((state) => markWord(shown, k, span, { ...state, word })),
             }} />`;
           })}</ol>
         </section>`}
@@ -276,12 +328,18 @@ function View({ state, update, go, api, model, t }) {
   </div>`;
 }
 
-/** Which uses belong together, in words. */
-function summaryOf(groups, uses, t) {
+/** Which uses belong together, in words; if there are no clear groups, what to look at instead. */
+function Summary({ groups, matrix, uses, layerName, t }) {
   const n = Math.max(...groups) + 1;
-  if (n === 1) return t("compare.summary.one");
-  const names = (group) => uses.filter((_, k) => groups[k] === group).map(({ name }) => name);
-  return t("compare.summary", { groups: Array.from({ length: n }, (_, k) => names(k).join(", ")).join(" · ") });
+  if (n > 1) {
+    const names = (group) => t.list(uses.filter((_, k) => groups[k] === group).map(({ name }) => name));
+    return html`<p class="summary" data-summary role="status">${t("compare.summary", { groups: Array.from({ length: n }, (_, k) => names(k)).join(" · ") })}</p>`;
+  }
+  const [i, j] = extremePairs(matrix).most;
+  const isSame = matrix.every((row) => row.every((value) => value > 0.99995));
+  const next = isSame ? layerName === "0" && t("compare.map.same")
+    : t(uses.length > 2 ? "compare.next" : "compare.next.two", { a: uses[i].name, b: uses[j].name, value: format.similarity(matrix[i][j]) });
+  return html`<div data-summary role="status"><p class="summary">${t("compare.summary.one")}</p>${next && html`<p class="note">${next}</p>`}</div>`;
 }
 
 /** The two uses of a pair "A-C" as indices; null if they are not both there. */
@@ -309,21 +367,22 @@ function Editor({ text, word, update, model, t }) {
         onClick=${() => update({ text: EXAMPLES[name].join("\n"), word: name, pair: "" })}>${t("compare.example", { word: name })}</button>`)}</span>
     </div>
     <textarea id="sentences" rows=${lines} dir="auto" spellcheck="false" value=${text}
-      onInput=${(event) => update({ text: event.target.value })}></textarea>
+      onInput=${({ target }) => update((state) => ({ text: target.value, pair: followPair(state.pair, state.text, target.value) }))}></textarea>
   </div>`;
 }
 
-function WhyLegend({ chosen, uses, compared, layerName, update, t }) {
+function WhyLegend({ chosen, uses, compared, layerName, isWaiting, update, t }) {
   if (!uses.length) return null;
+  const waiting = isWaiting && html`<span class="note" data-waiting>${t("compare.waiting")}</span>`;
   if (!chosen) {
-    return html`<div class="why"><p class="note">${t("compare.hint")} ${t("compare.why")}</p>
-      <${ScaleLegend} scale="surprise" low=${t("compare.why.less")} high=${t("compare.why.more")} /></div>`;
+    return html`<div class="why"><p class="note">${t.sentences([t("compare.hint"), t("compare.why")])}</p>
+      <div class="legend-row"><${ScaleLegend} scale="surprise" low=${t("compare.why.less")} high=${t("compare.why.more")} />${waiting}</div></div>`;
   }
   const [a, b] = chosen;
   const value = format.similarity(compared.similarities[layerName][a][b]);
   return html`<div class="why"><p class="note" role="status">${t("compare.why.pair", { a: uses[a].name, b: uses[b].name, value })}
-      ${" "}<button type="button" class="link" onClick=${() => update({ pair: "" })}>${t("compare.why.stop")}</button></p>
-    <${ScaleLegend} scale="diverging" low=${t("compare.why.apart")} high=${t("compare.why.together")} /></div>`;
+      ${t.gap}<button type="button" class="link" onClick=${() => update({ pair: "" })}>${t("compare.why.stop")}</button></p>
+    <div class="legend-row"><${ScaleLegend} scale="diverging" low=${t("compare.why.apart")} high=${t("compare.why.together")} />${waiting}</div></div>`;
 }
 
 /** One sentence: its words as buttons, the words that explain the use, its substitutes. */
@@ -374,7 +433,7 @@ function Use({ sentence, word, t, go, isPair, isChosen, isActive, onHover, group
     <span class=${`badge ${group === null ? "" : `group-${group}`}`}>${name}</span>
     <div class="use-body">
       <p class="text" dir="auto" ref=${buttons} onKeyDown=${onKeyDown}>${pieces}</p>
-      ${!span && html`<p class="note">${t("compare.unmarked", { word: brief(word) })}</p>`}
+      ${!span && html`<p class="note">${word ? t("compare.unmarked", { word: brief(word) }) : t("compare.unmarked.none")}</p>`}
       ${span && tokenText && tokenText.length > own.length && html`<p class="note">${t("compare.part", { word: brief(own), token: brief(tokenText) })}</p>`}
       ${span && html`<p class="details">
         <span class="detail-name">${t("compare.substitutes")}</span>
@@ -414,12 +473,12 @@ function Charts({ compared, uses, layerName, chosen, update, model, t, title, ac
     columns: ["use", "sentence", "word", "group", "nearest", "similarity"].map((name) => t(`compare.column.${name}`)).concat(["x", "y"]),
     rows: uses.map((use, k) => [use.name, use.text, use.text.slice(...use.span), groups[k] + 1, nearest[k] ? uses[nearest[k][0]].name : null, nearest[k]?.[1] ?? null, ...positions[k]]),
   });
-  const names = (group) => uses.filter((_, k) => groups[k] === group).map(({ name }) => name).join(", ");
+  const names = (group) => uses.filter((_, k) => groups[k] === group).map(({ name }) => name);
   return html`
     <div class="card">
       <${LayerSlider} nLayers=${model.n_layers} value=${layerName} onChange=${(layer) => update({ layer })} />
       <${Figure} name="compare-map" title=${t("compare.map")} note=${isFlat && layerName === "0" ? t("compare.map.same") : t("compare.map.note")} table=${table}
-        legend=${nGroups > 1 && html`<${GroupLegend} items=${Array.from({ length: nGroups }, (_, k) => ({ group: k, label: t("compare.group", { n: k + 1, uses: names(k) }) }))} />`}>
+        legend=${nGroups > 1 && html`<${GroupLegend} items=${Array.from({ length: nGroups }, (_, k) => ({ group: k, label: t("compare.group", { n: k + 1, uses: t.list(names(k)) }) }))} />`}>
         <${ScatterMap} points=${points} links=${links} bounds=${compared.bounds(layerName)} selected=${active} onSelect=${select} onHover=${setActive} height=${uses.length > 8 ? 400 : 300} radius=${uses.length > 8 ? 9 : 11}
           description=${t("compare.map.title", { n: uses.length, word: title, layer: layerText })} />
       </${Figure}>
@@ -438,15 +497,21 @@ function Charts({ compared, uses, layerName, chosen, update, model, t, title, ac
     </div>`;
 }
 
-/** The most and the least similar pair, in words. */
-function Extremes({ matrix, uses, t }) {
+/** The most and the least similar pair of a matrix: {most: [i, j], least: [i, j]}. */
+function extremePairs(matrix) {
   let most = [0, 1], least = [0, 1];
-  for (let i = 0; i < uses.length; i++) {
-    for (let j = i + 1; j < uses.length; j++) {
+  for (let i = 0; i < matrix.length; i++) {
+    for (let j = i + 1; j < matrix.length; j++) {
       if (matrix[i][j] > matrix[most[0]][most[1]]) most = [i, j];
       if (matrix[i][j] < matrix[least[0]][least[1]]) least = [i, j];
     }
   }
+  return { most, least };
+}
+
+/** The most and the least similar pair, in words. */
+function Extremes({ matrix, uses, t }) {
+  const { most, least } = extremePairs(matrix);
   const pair = ([i, j], key) => html`<div><dt>${t(key)}</dt><dd>${t("compare.cell", { a: uses[i].name, b: uses[j].name, value: format.similarity(matrix[i][j]) })}</dd></div>`;
   return html`<dl class="extremes">${pair(most, "compare.most")}${pair(least, "compare.least")}</dl>`;
 }
@@ -463,8 +528,8 @@ function contextLabel({ text, span, result }) {
 }
 
 /**
- * Load details [{key, load}], one request after the other, when `ready` is not null, after a short pause; answers are
- * kept. Returns [{value, error}]; while a new answer is on its way, the last one of the same place is kept.
+ * Load details [{key, slot, load}], one request after the other, when `ready` is not null, after a short pause;
+ * answers are kept. Returns [{value, error}]; while a new answer is on its way, the last one of the same slot is kept.
  */
 function useDetails(ready, items) {
   const cache = useRef(new Map()).current;
@@ -496,13 +561,8 @@ function useDetails(ready, items) {
       controller.abort();
     };
   }, [ready, keys.join("\n")]);
-  const slots = new Map();
-  const results = keys.map((key, k) => {
-    const slot = `${key.split("|", 1)}|${keys.filter((other, j) => j < k && other.split("|", 1)[0] === key.split("|", 1)[0]).length}`;
-    slots.set(slot, cache.get(key) ?? last.current.get(slot) ?? {});
-    return slots.get(slot);
-  });
-  last.current = slots;
+  const results = items.map(({ key, slot = key }) => cache.get(key) ?? last.current.get(slot) ?? {});
+  last.current = new Map(items.map(({ key, slot = key }, k) => [slot, results[k]]));
   return results;
 }
 
