@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+from elmo import __version__
 from elmo.embed.elmo import Elmo
 from elmo.errors import ConfigError, MissingExtraError
 from elmo.jobs.plan import EmbedJob
@@ -180,17 +181,17 @@ def run_with_other_versions(job: EmbedJob, elmo: Elmo) -> None:
     from elmo.jobs import engines
 
     here = engines.Versions.here
-    engines.Versions.here = classmethod(lambda cls: cls("1", "0.1"))  # type: ignore[method-assign, assignment]
+    engines.Versions.here = classmethod(lambda cls: cls(__version__, "0.1"))  # type: ignore[method-assign, assignment]
     try:
         embed_corpus(job, elmo)
     finally:
         engines.Versions.here = here  # type: ignore[method-assign]
 
 
-def test_a_missing_cluster_is_an_error_in_one_line(many: EmbedJob, out: Path, elmo: Elmo) -> None:
-    need("ray")
-    with pytest.raises(ConfigError, match=r"cannot connect to Ray at 127\.0\.0\.1:1: ") as caught:
-        embed_corpus(replace(many, runner="ray", cluster="127.0.0.1:1"), elmo)
+def test_a_missing_cluster_is_an_error_in_one_line(runner: str, many: EmbedJob, out: Path, elmo: Elmo) -> None:
+    address = "127.0.0.1:1" if runner == "ray" else "spark://127.0.0.1:1"
+    with pytest.raises(ConfigError, match=rf"cannot connect to {runner.title()} at {address}: .*refused") as caught:
+        embed_corpus(replace(many, runner=runner, cluster=address), elmo)  # type: ignore[arg-type]
     assert "\n" not in str(caught.value)
     assert not list(out.parent.glob("*.npz"))
 

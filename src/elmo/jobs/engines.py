@@ -13,6 +13,8 @@ from __future__ import annotations
 import logging
 import pickle
 import platform
+import re
+import socket
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 ATTEMPTS = 4  # per group; after that, a worker that is lost again and again ends the job
+CONNECT_SECONDS = 10.0
 RETRY_SECONDS = 1.0  # before the second attempt; doubled for each further one
 
 
@@ -251,6 +254,7 @@ class RayPool(EnginePool):
         self._is_own = not ray.is_initialized()
         if self._is_own:
             address = self._job.cluster
+            _check_reachable("Ray", address)
             options: dict[str, Any] = {"address": address} if address else {"num_cpus": self._job.workers}
             try:
                 ray.init(**options, include_dashboard=None if address else False, log_to_driver=False,
@@ -296,6 +300,7 @@ class SparkPool(EnginePool):
         with importing_extra("--runner spark", extra="spark"):
             from pyspark.sql import SparkSession  # pyright: ignore[reportMissingImports]
         self._is_own = SparkSession.getActiveSession() is None
+        _check_reachable("Spark", self._job.cluster)
         master = self._job.cluster or f"local[{self._job.workers}]"
         builder = SparkSession.builder.appName("elmo embed").master(master)
         for key, value in (("spark.ui.enabled", "false"), ("spark.ui.showConsoleProgress", "false")):
@@ -334,6 +339,17 @@ class SparkPool(EnginePool):
 
 
 POOLS: dict[str, type[EnginePool]] = {"ray": RayPool, "spark": SparkPool}
+
+
+def _check_reachable(engine: str, address: str | None) -> None:
+    """Raise ``ConfigError`` at once if nothing listens at host:port; the engines try for minutes."""
+    match = re.fullmatch(r"(?:\w+://)?([\w.-]+|\[[\da-fA-F:]+\]):(\d+)", address or "")
+    if match is None:  # such as "auto", "local[2]" or "yarn"
+        return
+    try:
+        socket.create_connection((match[1].strip("[]"), int(match[2])), timeout=CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise _no_cluster(engine, address, error) from error
 
 
 def _no_cluster(engine: str, address: str | None, error: Exception) -> ConfigError:
