@@ -459,7 +459,7 @@ def check_bits(bench: Bench) -> None:
     report = bench.report
     report.title("bits: replies against Elmo.encode")
     cases = list(bit_cases(bench))
-    with bench.serve() as server:
+    with bench.serve("--max-wait", "30") as server:  # nothing is refused
         for when in ("alone", "under load"):
             load = None
             if when == "under load":
