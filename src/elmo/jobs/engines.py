@@ -11,10 +11,12 @@ The driver reads the text and sends each group to a worker. The output must be o
 from __future__ import annotations
 
 import logging
+import os
 import pickle
 import platform
 import re
 import socket
+import sys
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -303,7 +305,11 @@ class SparkPool(EnginePool):
         _check_reachable("Spark", self._job.cluster)
         master = self._job.cluster or f"local[{self._job.workers}]"
         builder = SparkSession.builder.appName("elmo embed").master(master)
-        for key, value in (("spark.ui.enabled", "false"), ("spark.ui.showConsoleProgress", "false")):
+        settings = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
+        if self._job.cluster is None:
+            settings["spark.driver.host"] = "127.0.0.1"
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # otherwise the first python3 of the PATH
+        for key, value in settings.items():
             builder = builder.config(key, value)
         try:
             self._session = SparkSession.getActiveSession() or builder.getOrCreate()
