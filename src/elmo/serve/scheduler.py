@@ -38,7 +38,7 @@ MAX_BATCH_SECONDS = 0.15  # the same if many requests wait: they wait anyway, an
 MIN_BATCH_TOKENS, MAX_BATCH_TOKENS = 256, 8192
 SECOND_BATCH_TOKENS = 384  # waiting tokens from which a batch starts next to another; a small batch is slow per token
 PIECE_TOKENS = 1024  # tokens of a large request that are done before a request that comes later
-DELIVERED_AT_ONCE = 4  # results for which replies are written before the event loop turns to other requests
+DELIVERED_AT_ONCE = 4  # under load: replies that are written before the event loop turns to other requests
 START_RATE = 5_000.0  # tokens per second that are assumed until the speed has been measured
 RATE_DECAY = 0.9  # weight of earlier measurements
 RATE_SECONDS = 0.25  # weight of the speed that was measured when the models were loaded
@@ -339,7 +339,8 @@ class Lane:
             self._cost_running -= cost
         if self._observe is not None:
             self._observe(cost, len(batch.parts), now - begin)
-        _deliver(outcomes)
+        # While requests are refused, refusals must not wait until the replies to a whole batch are written.
+        _deliver(outcomes, DELIVERED_AT_ONCE if self.wait > self._max_wait / 2 else len(outcomes))
 
     def _measure_rate(self, now: float) -> None:
         """Measure the speed of all threads together, while they have work."""
@@ -400,23 +401,23 @@ def _first(outcome: tuple[Any, Exception | None]) -> Any:
     return result if error is None else error
 
 
-def _deliver(outcomes: Sequence[tuple[Work, Any, Exception | None]]) -> None:
+def _deliver(outcomes: Sequence[tuple[Work, Any, Exception | None]], n_at_once: int = 1) -> None:
     """Set the futures in the event loop."""
     if outcomes:
         try:
-            outcomes[0][0].loop.call_soon_threadsafe(_set_futures, outcomes)
+            outcomes[0][0].loop.call_soon_threadsafe(_set_futures, outcomes, n_at_once)
         except RuntimeError:  # the loop has been closed: nobody waits
             logger.debug("the event loop is closed; %d results are dropped", len(outcomes))
 
 
-def _set_futures(outcomes: Sequence[tuple[Work, Any, Exception | None]]) -> None:
+def _set_futures(outcomes: Sequence[tuple[Work, Any, Exception | None]], n_at_once: int) -> None:
     """Set a few futures, and the others later: in between, the event loop reads and refuses requests."""
-    for work, result, error in outcomes[:DELIVERED_AT_ONCE]:
+    for work, result, error in outcomes[:n_at_once]:
         if work.future.done():
             continue
         if error is None:
             work.future.set_result(result)
         else:
             work.future.set_exception(error)
-    if len(outcomes) > DELIVERED_AT_ONCE:
-        outcomes[0][0].loop.call_soon(_set_futures, outcomes[DELIVERED_AT_ONCE:])
+    if len(outcomes) > n_at_once:
+        outcomes[0][0].loop.call_soon(_set_futures, outcomes[n_at_once:], n_at_once)

@@ -38,7 +38,7 @@ IDLE_SECONDS = 75  # after which an unused connection is closed; longer than pro
 MAX_CONNECTIONS = 4096  # above this, connections without a request are closed, the oldest first
 BACKLOG = 1024  # connections that wait to be accepted
 ACCEPTED_AT_ONCE = 16  # before requests of other connections have their turn
-SWITCH_SECONDS = 0.0005  # for which a network thread may keep the event loop waiting for the interpreter
+SWITCH_SECONDS = 0.002  # for which a network thread may keep the event loop waiting for the interpreter
 RETURNED_BYTES = 1 << 26  # memory of requests that have ended from which free memory is returned to the system
 COLLECT_SECONDS = 300.0  # after which all garbage is collected even if the server is never idle
 # Allocations until new objects are examined, and passes until young ones are. Old ones are examined by
