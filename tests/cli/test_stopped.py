@@ -22,6 +22,8 @@ Start = Callable[..., subprocess.Popen[str]]
 def test_a_signal_while_unpacking_leaves_no_temporary_folder(
     here: Path, start: Start, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
+        pytest.skip("nohup makes all processes ignore SIGHUP")
     with tarfile.open(here / "model.tar.gz", "w:gz", compresslevel=1) as archive:
         info = tarfile.TarInfo("weights.hdf5")
         info.size = 60_000_000
