@@ -149,7 +149,11 @@ class EnginePool(ABC):
 
     def __enter__(self) -> Self:
         self.connect()
-        self._model.write()
+        try:
+            self._model.write()
+        except BaseException:
+            self.disconnect()
+            raise
         for thread in self._threads:
             thread.start()
         return self
