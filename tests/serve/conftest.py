@@ -92,6 +92,16 @@ class RunningServer:
         pattern = rf"^{name}(?:\{{[^}}]*\}})? ([0-9.eE+-]+)$"
         return sum(map(float, re.findall(pattern, self.get("/metrics").body.decode(), re.MULTILINE)))
 
+    def read_log(self) -> str:
+        """Return the log with the lines of all requests until now; the server writes them with a delay."""
+        name = f"log-{time.monotonic_ns()}"
+        self.get("/no-such-route", {"X-Request-Id": name})
+        stop = time.monotonic() + 10
+        while name not in (text := self.log.read_text(encoding="utf-8")):
+            assert time.monotonic() < stop, text[-2000:]
+            time.sleep(0.02)
+        return text
+
     def children(self) -> list[int]:
         """Return the process ids of the workers that have loaded a model; Linux only."""
         pid = self.process.pid

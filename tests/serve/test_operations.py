@@ -218,7 +218,20 @@ def test_a_request_id_is_returned_and_timings_are_reported(server: RunningServer
         "compute",
     }
     assert server.words().headers["x-request-id"] != server.words().headers["x-request-id"]
-    assert "my-id-7" in server.log.read_text()
+    assert "my-id-7" in server.read_log()
+
+
+def test_each_request_has_a_line_in_the_access_log_even_at_the_end(start_server: StartServer) -> None:
+    server = start_server()
+    ids = [f"request-{k}" for k in range(20)]
+    for name in ids[:-1]:
+        assert server.post("/v1/words", {"inputs": ["a b"]}, {"X-Request-Id": name}).status == 200
+    assert server.post("/v1/words", b"{", {"X-Request-Id": ids[-1]}).status == 400
+    assert server.stop() == 0
+    lines = [json.loads(line) for line in server.log.read_text().splitlines() if line.startswith("{")]
+    assert [line["id"] for line in lines] == ids
+    assert [line["status"] for line in lines] == [200] * 19 + [400]
+    assert (lines[0]["path"], lines[0]["tokens"]) == ("/v1/words", 2)
 
 
 # --- Access -----------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from elmo.errors import DataError
-from elmo.serve.scheduler import DeadlineError, EncodeKey, Lane, OverloadedError, Work, cost_of
+from elmo.serve.scheduler import SECOND_BATCH_TOKENS, DeadlineError, EncodeKey, Lane, OverloadedError, Work, cost_of
 from elmo.text.tokenizers import Tokens
 
 
@@ -160,13 +160,14 @@ def test_a_second_batch_runs_on_one_core_next_to_the_first_if_enough_is_waiting(
         small = submit(lane, key, [sentence(10, "small")])
         await asyncio.sleep(0.05)
         assert not small.future.done()  # too little to start a batch next to the first
-        more = submit(lane, key, [sentence(10, "more")] * 40)
+        n_more = SECOND_BATCH_TOKENS // 10
+        more = submit(lane, key, [sentence(10, "more")] * n_more)
         assert await small.future == [("small",) * 10]
         assert not first.future.done()
         assert {item.tokens[0] for batch in serial.batches for item in batch} == {"small", "more"}
         parallel.gate.set()
         assert await first.future == [("first",) * 5]
-        assert len(await more.future) == 40
+        assert len(await more.future) == n_more
         assert lane.queued_tokens == 0
         lane.stop()
 

@@ -27,7 +27,7 @@ import orjson
 from elmo.errors import ConfigError, DataError, ElmoError, EncodingError, SentenceTooLongError, StateError
 from elmo.serve import compatible, explore, native, openapi
 from elmo.serve.connection import SEND_SECONDS, DisconnectedError, HttpExchange
-from elmo.serve.metrics import Metrics
+from elmo.serve.metrics import AccessLog, Metrics
 from elmo.serve.options import ServeOptions
 from elmo.serve.replies import estimate_bytes, to_json
 from elmo.serve.scheduler import LONG_SENTENCE, DeadlineError, Lane, OverloadedError, TooMuchWorkError, Work, cost_of
@@ -36,7 +36,6 @@ from elmo.serve.service import LoadedModel, Service
 from elmo.text.tokenizers import Tokens
 
 logger = logging.getLogger(__name__)
-access_logger = logging.getLogger("elmo.serve.access")
 
 OPEN_PATHS = frozenset(("/livez", "/readyz", "/health"))  # without Host check: probes use the address of a machine
 QUIET_PATHS = OPEN_PATHS | {"/metrics"}  # not logged
@@ -98,6 +97,7 @@ class App:
         self.options = options
         self.keys = options.read_keys()
         self.metrics = Metrics()
+        self.access_log = AccessLog()
         self.service: Service | None = None
         self.load_error: str | None = None
         self.is_draining = False
@@ -168,6 +168,7 @@ class App:
         """Stop the threads."""
         self.words.stop()
         self.calls.stop()
+        self.access_log.flush()
 
     @property
     def n_requests(self) -> int:
@@ -611,12 +612,11 @@ class App:
         path = call.path if call.path in self.routes else "other"
         self.metrics.observe_request(path, call.status, seconds, call.n_tokens, call.queue_seconds)
         if self.options.access_log and path not in QUIET_PATHS:
-            line = {
+            self.access_log.add({
                 "time": round(time.time(), 3), "id": call.request_id, "method": call.exchange.method, "path": path,
                 "status": call.status, "ms": round(seconds * 1e3, 1), "queue_ms": round(call.queue_seconds * 1e3, 1),
                 "tokens": call.n_tokens, "bytes_in": call.body_size, "bytes_out": call.sent_bytes,
-            }  # fmt: skip
-            access_logger.info("%s", orjson.dumps(line).decode())
+            })  # fmt: skip
 
     # --- Operations -----------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ from typing import Any, cast
 import torch
 import uvicorn
 
-from elmo.serve.app import App, access_logger
+from elmo.serve.app import App
 from elmo.serve.connection import Connection
 from elmo.serve.options import ServeOptions
 
@@ -41,9 +41,6 @@ ACCEPTED_AT_ONCE = 16  # before requests of other connections have their turn
 SWITCH_SECONDS = 0.002  # for which a network thread may keep the event loop waiting for the interpreter
 RETURNED_BYTES = 1 << 26  # memory of requests that have ended from which free memory is returned to the system
 COLLECT_SECONDS = 300.0  # after which all garbage is collected even if the server is never idle
-# Allocations until new objects are examined, and passes until young ones are. Old ones are examined by
-# ``_collect_garbage``: that stops all threads, for 80 ms if many requests wait.
-GC_THRESHOLDS = (5_000, 5, 1_000_000)
 _M_ARENA_MAX = -8  # from malloc.h
 _CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
@@ -55,7 +52,6 @@ def run_worker(options: ServeOptions, listener: socket.socket, *, on_ready: Call
     torch.set_num_threads(n_threads)
     sys.setswitchinterval(SWITCH_SECONDS)
     _raise_file_limit()
-    _configure_access_log()
     app = App(options, n_threads=n_threads)
     server = GracefulServer(app)
     errors: list[BaseException] = []
@@ -88,6 +84,7 @@ def run_worker(options: ServeOptions, listener: socket.socket, *, on_ready: Call
 
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(run())
+    gc.enable()
     app.stop()
     if errors:
         raise errors[0]
@@ -120,7 +117,9 @@ class GracefulServer(uvicorn.Server):
             listener.listen(BACKLOG)  # asyncio uses one number for this and for what it accepts at once
 
     async def on_tick(self, counter: int) -> bool:
-        """Close connections that do not send a complete request."""
+        """Write the access log, collect garbage, and close connections that do not send a complete request."""
+        self._app.access_log.flush()
+        gc.collect(0 if counter % 10 else 1)
         if counter % 10 == 0:
             now = time.monotonic()
             self._close_idle_connections(now)
@@ -154,7 +153,10 @@ class GracefulServer(uvicorn.Server):
                 connection.transport.abort()
 
     def _collect_garbage(self, now: float) -> None:
-        """Collect all garbage if no request is in progress, or if this has not happened for a long time."""
+        """Collect all garbage if no request is in progress, or if this has not happened for a long time.
+
+        A full collection stops all threads, for 80 ms if many requests wait.
+        """
         n_accepted = self._app.n_accepted
         if n_accepted != self._n_collected and (not self._app.n_requests or now - self._collected > COLLECT_SECONDS):
             gc.collect()
@@ -201,11 +203,15 @@ def count_cpus() -> int:
 
 
 def _freeze_objects() -> None:
-    """Exclude what is loaded from later garbage collections, which would stop all threads for tens of milliseconds."""
+    """Exclude what is loaded from later garbage collections, which would stop all threads for tens of milliseconds.
+
+    From then on, the event loop collects. A network thread that collects could lose its core in the middle, because its
+    priority is lower, and would keep the event loop waiting for the interpreter.
+    """
     gc.unfreeze()
     gc.collect()
     gc.freeze()
-    gc.set_threshold(*GC_THRESHOLDS)
+    gc.disable()
 
 
 def _limit_arenas() -> None:
@@ -228,13 +234,3 @@ def _raise_file_limit() -> None:
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         wanted = 2 * MAX_CONNECTIONS if hard == resource.RLIM_INFINITY else min(2 * MAX_CONNECTIONS, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-def _configure_access_log() -> None:
-    """Write one JSON object per line and request to stderr."""
-    if not access_logger.handlers:
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("%(message)s"))
-        access_logger.addHandler(handler)
-        access_logger.propagate = False
-        access_logger.setLevel(logging.INFO)
