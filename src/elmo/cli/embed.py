@@ -13,6 +13,7 @@ import typer
 from elmo.cli import options as opt
 from elmo.cli.console import describe_resume, logger, show_progress, warn_about_bytes
 from elmo.cli.generate import is_set, options_from
+from elmo.storage.remote import parse_path
 from elmo.text.display import one_line, shorten
 
 if TYPE_CHECKING:
@@ -48,8 +49,9 @@ def command(
         Path | None,
         typer.Option(
             metavar="FILE",
+            parser=parse_path,
             help="Output file. Its suffix selects the format: .h5 (AllenNLP's layout), .safetensors, .npz, "
-            ".parquet or .jsonl.",
+            ".parquet or .jsonl. It can be in an object store, such as s3://bucket/vectors.parquet.",
             show_default="JSON lines on stdout; on a terminal, only the shapes of the vectors",
         ),
     ] = None,
@@ -89,7 +91,6 @@ def command(
     from elmo.jobs.plan import EmbedJob, plan_corpus
     from elmo.jobs.run import embed_corpus
     from elmo.jobs.tables import embed_table
-    from elmo.text.lines import expand_paths
 
     devices = device.split(",")
     if column is not None:
@@ -108,8 +109,8 @@ def command(
         devices=tuple(devices) if len(devices) > 1 else (),
         **options,
     )
-    files = expand_paths(job.inputs)  # reports a missing file before a large model is loaded
-    if job.input_format != "conllu" and any(".conllu" in Path(file).suffixes for file in files):
+    files = job.files()  # reports a missing file before a large model is loaded
+    if job.input_format != "conllu" and any(".conllu" in Path(str(file)).suffixes for file in files):
         logger.warning("a .conllu file is read as %s; add --format conllu to read it as CoNLL-U", job.input_format)
     if job.input_format != "text" and tokenizer is not None:
         logger.warning("--tokenizer has no effect: the input of --format %s is already tokenized", job.input_format)

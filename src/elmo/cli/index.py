@@ -46,12 +46,11 @@ def command(
     from elmo.embed.elmo import Elmo
     from elmo.lexicon.index import SHARDS
     from elmo.lexicon.indexing import IndexJob, build_index, is_complete
-    from elmo.text.lines import expand_paths
 
     job = IndexJob(
         inputs=tuple(inputs), out=out, words=opt.parse_words(words), layers=opt.parse_layers(layers), **options
     )
-    expand_paths(job.inputs)  # reports a missing file before a large model is loaded
+    job.embed_job().files()  # reports a missing file before a large model is loaded
     elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer)
     context.obj.after_interrupt = partial(describe_resume, out / SHARDS, restart=job.restart)
     if job.restart and is_complete(out):

@@ -5,7 +5,8 @@ the vectors of the group, writes the shard to its final place by a temporary fil
 No vector passes through the engine, and only the driver writes the manifest. A shard depends on nothing but its group
 and the options of the job, so a group that is computed twice, because a worker was lost, gives the same bytes.
 
-The driver reads the text and sends each group to a worker. The output must be on storage that all machines share.
+The driver reads the text and sends each group to a worker. The output must be on storage that all machines share, or in
+an object store.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import time
 from abc import ABC, abstractmethod
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Self
 
@@ -31,6 +32,8 @@ from elmo.jobs.groups import Group
 from elmo.jobs.manifest import ShardRecord
 from elmo.jobs.plan import EmbedJob
 from elmo.jobs.workers import ModelCopy, ShardMaker, WorkerError, WorkerOptions, load_maker
+from elmo.storage import remote
+from elmo.storage.atomic import temporary_folder
 from elmo.storage.files import format_path
 
 if TYPE_CHECKING:
@@ -104,6 +107,10 @@ def _find_maker(task: ShardTask) -> ShardMaker:
     key = pickle.dumps(task.options)
     if key not in _makers:
         task.versions.check()
+        if remote.is_remote(task.options.model):
+            _makers.clear()
+            _makers[key] = _load_remote(task.options)
+            return _makers[key]
         if not task.options.model.is_dir():
             raise ConfigError(
                 f"the worker on {platform.node()} cannot read {format_path(task.options.model)}; the output must be on "
@@ -112,6 +119,13 @@ def _find_maker(task: ShardTask) -> ShardMaker:
         _makers.clear()
         _makers[key] = load_maker(task.options)
     return _makers[key]
+
+
+def _load_remote(options: WorkerOptions) -> ShardMaker:
+    """Load a model from an object store."""
+    with temporary_folder("elmo-model-", subject="load the model") as folder:
+        remote.download_folder(options.model, folder)
+        return load_maker(replace(options, model=folder))
 
 
 class EnginePool(ABC):

@@ -17,8 +17,9 @@ from typing import Any
 
 from elmo.errors import DataError, ElmoError, OutputError
 from elmo.jobs.writers import HDF5_SUFFIXES, SUFFIXES
+from elmo.storage import remote
 from elmo.storage.atomic import atomic_file, cannot_write, check_own, temporary_name
-from elmo.storage.files import format_path, list_names, read_json
+from elmo.storage.files import compute_sha256, format_path, list_names, read_json
 
 VERSION = 1
 _MAX_BYTES = 1 << 28  # about a million shards
@@ -41,9 +42,13 @@ class OutputFiles:
                 f"{format_path(out)}: the file name must end in {', '.join(SUFFIXES)}; found {out.suffix!r}"
             )
         self.is_assembled = self.suffix in HDF5_SUFFIXES
+        self.is_remote = remote.is_remote(out)
+        if self.is_remote and self.is_assembled:
+            others = ", ".join(suffix for suffix in SUFFIXES if suffix not in HDF5_SUFFIXES)
+            raise OutputError(f"{format_path(out)}: in an object store, the file name must end in {others}")
         self.folder = out.parent
         self.manifest = _manifest_path(out)
-        self.lock = out.with_name(f".{out.name}.lock")
+        self.lock = remote.local_name(out, ".lock") if self.is_remote else out.with_name(f".{out.name}.lock")
         self.shard_folder = out.with_name(f"{out.name}.parts") if self.is_assembled else out.parent
         self.shard_suffix = ".safetensors" if self.is_assembled else out.suffix
         self._prefix = "part" if self.is_assembled else out.stem
@@ -55,7 +60,9 @@ class OutputFiles:
         return self.shard_folder / f"{self._prefix}-{index:05d}{self.shard_suffix}"
 
     def make_folders(self) -> None:
-        """Create the folder of the output if it does not exist."""
+        """Create the folder of the output if it does not exist; an object store has no folders."""
+        if self.is_remote:
+            return
         try:
             if self.out.is_dir():
                 raise OutputError(f"{format_path(self.out)}: the output must be a file; found a folder")
@@ -67,12 +74,27 @@ class OutputFiles:
 
     def is_known(self) -> bool:
         """Return whether a job has started to write this output."""
-        return self.manifest.exists() or self.lock.exists()
+        return self.has_manifest() or self.lock.exists()
+
+    def has_manifest(self) -> bool:
+        """Return whether there is a manifest."""
+        return self._is_file(self.manifest)
+
+    def has_shard(self, path: Path, sha256: str) -> bool:
+        """Return whether a file exists and has this SHA-256."""
+        return self._is_file(path) and compute_sha256(path) == sha256
+
+    def _is_file(self, path: Path) -> bool:
+        try:
+            return remote.is_file(path)
+        except OSError as error:
+            raise cannot_write(path, error) from error
 
     def existing(self) -> list[Path]:
         """Return the files of earlier runs that exist: the output and complete shards, but not the manifest."""
-        shards = [self.shard_folder / name for name in list_names(self.shard_folder) if self._is_shard(name)]
-        return [self.out, *shards] if self.out.is_file() else shards
+        names = self._names()
+        shards = [self.shard_folder / name for name in sorted(names) if self._is_shard(name, names)]
+        return [self.out, *shards] if self._is_file(self.out) else shards
 
     def remove_strays(self, keep: Iterable[Path]) -> None:
         """Remove temporary files and shards of earlier runs, except ``keep``; the caller must hold the lock."""
@@ -80,26 +102,49 @@ class OutputFiles:
         try:
             for path in [*self.existing(), *self._temporaries()]:
                 if path not in kept:
-                    path.unlink(missing_ok=True)
+                    self.remove(path)
         except OSError as error:
             raise cannot_write(self.out, error) from error
+
+    def remove(self, path: Path) -> None:
+        """Remove a file, if it exists."""
+        if self.is_remote:
+            remote.remove_file(path)
+        else:
+            path.unlink(missing_ok=True)
+
+    def rename(self, path: Path, target: Path) -> None:
+        """Give a file another name."""
+        if self.is_remote:
+            remote.rename(path, target)
+        else:
+            path.replace(target)
 
     def remove_parts(self) -> None:
         """Remove the shards that an HDF5 file was assembled from."""
         if self.is_assembled:
             shutil.rmtree(self.shard_folder, ignore_errors=True)
 
-    def _is_shard(self, name: str) -> bool:
+    def _names(self) -> frozenset[str]:
+        try:
+            return frozenset(list_names(self.shard_folder))
+        except OSError as error:
+            raise cannot_write(self.out, error) from error
+
+    def _is_shard(self, name: str, names: frozenset[str]) -> bool:
         pattern = rf"{re.escape(self._prefix)}-\d{{5,}}{re.escape(self.shard_suffix)}"
         # a file such as "a-00000.npz" can also be the output of another job, which then has a manifest
-        is_output = _manifest_path(self.shard_folder / name).exists()
+        is_output = _manifest_path(Path(name)).name in names
         return re.fullmatch(pattern, name) is not None and not is_output
 
     def _temporaries(self) -> list[Path]:
+        if self.is_remote:
+            return []  # an object is stored as a whole
         paths = [self.folder / temporary_name(path.name) for path in (self.out, self.manifest)]
-        for name in list_names(self.shard_folder):
+        names = self._names()
+        for name in sorted(names):
             inner = name.removeprefix(".").removesuffix(".part")
-            if name == temporary_name(inner) and self._is_shard(inner):
+            if name == temporary_name(inner) and self._is_shard(inner, names):
                 paths.append(self.shard_folder / name)
         return paths
 

@@ -14,7 +14,8 @@ from elmo.errors import ConfigError, NotFiniteError, OutputError
 from elmo.jobs.groups import split_groups
 from elmo.jobs.manifest import OutputFiles
 from elmo.jobs.shard import Layout
-from elmo.text.lines import ErrorPolicy, Tally, expand_paths
+from elmo.storage import remote
+from elmo.text.lines import ErrorPolicy, Source, Tally, expand_paths
 from elmo.text.reader import InputFormat, Sentence, read_sentences
 from elmo.text.tokenizers import Tokenizer, load_tokenizer
 
@@ -36,9 +37,10 @@ class EmbedJob:
     """Options of ``embed_corpus``.
 
     Args:
-        inputs: Files, globs or folders of text, compressed or not; "-" is stdin.
+        inputs: Files, globs or folders of text, compressed or not; "-" is stdin. They can be in an object store, such
+            as "s3://bucket/corpus/*.txt".
         out: Output file. Its suffix selects the format: .h5 (AllenNLP's layout), .safetensors, .npz, .parquet
-            or .jsonl. Default: JSON lines on stdout.
+            or .jsonl. It can be in an object store, except .h5. Default: JSON lines on stdout.
         layers: Layers to write: "average", "top", "all", "concat" or a layer number.
         input_format: Format of the input: raw text ("text") or tokens separated by spaces ("tokens"), with one sentence
             per line, or "conllu".
@@ -54,7 +56,7 @@ class EmbedJob:
         workers: Number of processes; affects the speed, not the vectors. More than one requires an output file.
         devices: Devices of the workers, assigned in turn. Default: the device of the model.
         runner: What runs the workers: processes of this machine ("local"), "ray" or "spark"; affects the speed, not the
-            vectors. On a cluster, the output must be on storage that all machines share.
+            vectors. On a cluster, the output must be on storage that all machines share, or in an object store.
         cluster: Address of the Ray cluster, such as "auto", or master of Spark, such as "spark://host:7077". Default:
             this machine, or the cluster that this process is connected to.
     """
@@ -76,6 +78,8 @@ class EmbedJob:
     cluster: str | None = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.out, str):
+            object.__setattr__(self, "out", remote.parse_path(self.out))
         for name in ("inputs", "devices"):
             if isinstance(value := getattr(self, name), str):
                 raise ConfigError(f"{name} must be a tuple of strings; found one string; use ({value[:40]!r},)")
@@ -109,16 +113,21 @@ class EmbedJob:
 
     def reads_pipe(self) -> bool:
         """Return whether an input is stdin or a pipe, which may block and can be read only once."""
-        return any(path == "-" or not path.is_file() for path in expand_paths(self.inputs))
+        return any(path == "-" or not remote.is_file(path) for path in self.files())
+
+    def files(self) -> list[Source]:
+        """Return the files of the input; raise ``DataError`` if one does not exist."""
+        return expand_paths(self.inputs, is_remote_allowed=True)
 
     def count_lines(self) -> int | None:
         """Count the lines of the input, each of which is a sentence.
 
-        Returns None if lines are not sentences, if the input is a pipe or compressed, or if counting takes too long.
+        Returns None if lines are not sentences, if the input is a pipe, compressed or in an object store, or if it is
+        too large.
         """
-        if self.split or self.input_format == "conllu" or self.reads_pipe():
+        if self.split or self.input_format == "conllu" or any(map(remote.is_url, self.inputs)) or self.reads_pipe():
             return None
-        files = [path for path in expand_paths(self.inputs) if path != "-"]
+        files = [path for path in self.files() if path != "-"]
         if sum(path.stat().st_size for path in files) > _COUNTED_BYTES:
             return None
         n_lines = 0

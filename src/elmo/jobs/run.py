@@ -26,7 +26,7 @@ from elmo.jobs.shard import Layout
 from elmo.jobs.sharded import ShardedRun
 from elmo.jobs.writers import check_libraries, json_line
 from elmo.storage.atomic import cannot_write, hold_lock
-from elmo.text.lines import Tally, expand_paths
+from elmo.text.lines import Tally
 
 if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
@@ -76,7 +76,7 @@ def _load(job: EmbedJob, model: Elmo | str | Path | None) -> Elmo:
 
     if isinstance(model, Elmo):
         return model.snapshot()  # one job, one precision
-    expand_paths(job.inputs)  # report a missing file before a large model is loaded
+    job.files()  # report a missing file before a large model is loaded
     return Elmo.from_pretrained(model, device=job.devices[0] if job.devices else "cpu")
 
 

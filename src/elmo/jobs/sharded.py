@@ -26,11 +26,11 @@ from elmo.jobs.pipeline import BackgroundWriter, read_ahead
 from elmo.jobs.plan import EmbedJob, JobSummary, Progress
 from elmo.jobs.reader import read_shard
 from elmo.jobs.shard import Vectors
-from elmo.jobs.workers import ShardMaker, Workers, model_folder
+from elmo.jobs.workers import ShardMaker, Workers, remove_model
 from elmo.jobs.writers import write_hdf5
 from elmo.storage.atomic import atomic_file, cannot_write
 from elmo.storage.files import compute_sha256, format_path
-from elmo.text.lines import Tally, expand_paths
+from elmo.text.lines import Tally
 from elmo.text.reader import Sentence
 
 if TYPE_CHECKING:
@@ -87,9 +87,9 @@ class ShardedRun:
     def _prepare(self) -> None:
         """Find the complete shards of an earlier run, and remove its other files."""
         files, restart = self.files, self.job.restart
-        shutil.rmtree(model_folder(files.out), ignore_errors=True)  # left by the workers of a killed run
+        remove_model(files.out)  # left by the workers of a killed run
         self._check_not_input([files.out, *files.existing()])  # --restart would remove them
-        is_new = not files.manifest.exists()
+        is_new = not files.has_manifest()
         if is_new and not restart and files.existing():
             raise OutputError(
                 f"cannot write {format_path(files.existing()[0])}: it already exists without a manifest; choose "
@@ -105,7 +105,7 @@ class ShardedRun:
             self._check_not_input([files.manifest])  # a folder or glob of the input may match it
         except OutputError:
             if is_new:
-                files.manifest.unlink()
+                files.remove(files.manifest)
             raise
         keep = [files.shard_folder / record.file for record in self.manifest.shards]
         files.remove_strays([*keep, files.out] if self.manifest.sha256 else keep)
@@ -113,7 +113,7 @@ class ShardedRun:
             files.remove_parts()
 
     def _check_not_input(self, outputs: list[Path]) -> None:
-        inputs = {path.resolve() for path in expand_paths(self.job.inputs) if path != "-"}
+        inputs = {path.resolve() for path in self.job.files() if path != "-"}
         if inputs & {path.resolve() for path in outputs}:
             raise OutputError(
                 f"cannot write {format_path(self.files.out)}: the output, or another file of the job, is one of "
@@ -148,12 +148,12 @@ class ShardedRun:
         """Return the manifest with only the shards before the first one that is missing or damaged."""
         files = self.files
         if earlier.sha256 is not None:
-            is_sound = files.out.is_file() and compute_sha256(files.out) == earlier.sha256
+            is_sound = files.has_shard(files.out, earlier.sha256)
             return earlier if is_sound else replace(earlier, shards=(), is_complete=False, sha256=None)
         for index, record in enumerate(earlier.shards):
             path = files.shard_folder / record.file
             is_ours = path in (files.shard(index, is_only=False), files.shard(index, is_only=len(earlier.shards) == 1))
-            if not (is_ours and path.is_file() and compute_sha256(path) == record.sha256):
+            if not (is_ours and files.has_shard(path, record.sha256)):
                 return replace(earlier, shards=earlier.shards[:index], is_complete=False)
         return earlier
 
@@ -280,7 +280,7 @@ class ShardedRun:
         elif len(records) == 1 and records[0].file != files.out.name:
             # an earlier run with a longer input wrote the first shard, which is now the whole output
             try:
-                (files.folder / records[0].file).replace(files.out)
+                files.rename(files.folder / records[0].file, files.out)
             except OSError as error:
                 raise cannot_write(files.out, error) from error
             self.manifest = replace(self.manifest, shards=(replace(records[0], file=files.out.name),))

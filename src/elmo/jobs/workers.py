@@ -36,6 +36,7 @@ from elmo.jobs.manifest import OutputFiles, ShardRecord
 from elmo.jobs.plan import EmbedJob, encode_sentences
 from elmo.jobs.shard import Layout, Shard, Vectors
 from elmo.jobs.writers import WRITERS
+from elmo.storage import remote
 from elmo.storage.atomic import atomic_file, cannot_write, make_folder
 from elmo.storage.files import compute_sha256, format_path
 from elmo.text.reader import Sentence
@@ -86,12 +87,14 @@ class ShardMaker:
         path = self.files.shard(group.index, is_only=group.is_last and group.index == 0)
         if self.files.is_assembled:
             make_folder(path.parent)
-        with atomic_file(path) as temporary, temporary.open("xb") as file:
-            self._write_shard(group, vectors, file)
+        with atomic_file(path) as temporary:
+            with temporary.open("xb") as file:
+                self._write_shard(group, vectors, file)
+            sha256 = compute_sha256(temporary)
         self._spare = cast("NDArray[np.uint8]", vectors.base)
         return ShardRecord(
             file=path.name,
-            sha256=compute_sha256(path),
+            sha256=sha256,
             first=group.first,
             sentences=len(group.sentences),
             tokens=group.n_tokens,
@@ -122,10 +125,12 @@ class ModelCopy:
 
         self.out = cast("Path", job.out)  # EmbedJob requires it for workers
         self._elmo, self._folder = elmo, model_folder(self.out)
-        is_local = job.runner == "local"
+        is_local, is_remote = job.runner == "local", remote.is_remote(self.out)
+        self._shared = self.out.with_name(f".{self.out.name}.model") if is_remote and not is_local else None
         self.options = WorkerOptions(
-            job=job if is_local else replace(job, out=self.out.absolute()),  # other machines have other folders
-            model=(self._folder / _MODEL).absolute(),
+            # other machines have other folders
+            job=job if is_local or is_remote else replace(job, out=self.out.absolute()),
+            model=self._shared or (self._folder / _MODEL).absolute(),
             device=str(elmo.device),
             precision=elmo.precision,
             n_threads=max(1, torch.get_num_threads() // job.workers) if is_local else 1,
@@ -140,6 +145,8 @@ class ModelCopy:
             self._folder.mkdir()
             vocab = elmo.vocab if elmo.config.words else None
             native.write(replace(elmo.as_pretrained(), vocab=vocab, softmax=None), self._folder / _MODEL)
+            if self._shared is not None:
+                remote.upload_folder(self._folder / _MODEL, self._shared)
         except OSError as error:
             self.remove()
             raise cannot_write(self._folder, error) from error
@@ -149,7 +156,7 @@ class ModelCopy:
 
     def remove(self) -> None:
         """Remove the folder."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        remove_model(self.out)
 
 
 class Workers:
@@ -212,8 +219,16 @@ class Workers:
 
 
 def model_folder(out: Path) -> Path:
-    """Return the temporary folder of the model that workers load; it is next to the output."""
-    return out.with_name(f".{out.name}.model")
+    """Return the temporary folder of the model that workers load: next to the output, or local if that is remote."""
+    return remote.local_name(out, ".model") if remote.is_remote(out) else out.with_name(f".{out.name}.model")
+
+
+def remove_model(out: Path) -> None:
+    """Remove the model that workers load, if there is one."""
+    shutil.rmtree(model_folder(out), ignore_errors=True)
+    if remote.is_remote(out):
+        with suppress(OSError):
+            remote.remove_folder(out.with_name(f".{out.name}.model"))
 
 
 class _Worker:

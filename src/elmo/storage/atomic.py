@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from elmo.errors import OutputError
+from elmo.storage import remote
 from elmo.storage.files import RUST_ERROR, format_error, format_path, list_names
 
 
@@ -120,8 +121,16 @@ def atomic_file(path: Path) -> Iterator[Path]:
     """Yield a temporary path to write to; at the end, that file replaces ``path``, or is removed after an error.
 
     The temporary name is fixed, so processes that may write the same output must use ``hold_lock``. The file gets the
-    permissions of a new file, also if a library restricts them.
+    permissions of a new file, also if a library restricts them. If ``path`` is in an object store, the temporary file
+    is local, and is stored at the end.
     """
+    if remote.is_remote(path):
+        try:
+            with remote.written_file(path) as temporary:
+                yield temporary
+        except OSError as error:
+            raise cannot_write(path, error) from error
+        return
     temporary = path.with_name(temporary_name(path.name))
     try:
         temporary.unlink(missing_ok=True)

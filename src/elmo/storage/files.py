@@ -21,6 +21,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
 from elmo.errors import ChecksumError, FormatError
+from elmo.storage import remote
 
 JSON_LIMIT = 1 << 20  # bytes; the options of published models need at most a hundredth of this
 LINES_LIMIT = 1 << 25  # bytes; Python needs up to four times as much memory, if every line has an emoji
@@ -64,8 +65,11 @@ def format_error(error: BaseException) -> str:
 def list_names(folder: Path) -> list[str]:
     """List the names in a folder, sorted; return an empty list if it is not a folder or cannot be read.
 
-    Names that start with ``._`` are left out: macOS stores metadata in such files on other file systems.
+    Names that start with ``._`` are left out: macOS stores metadata in such files on other file systems. A folder in an
+    object store raises ``OSError`` if it cannot be read.
     """
+    if remote.is_remote(folder):
+        return remote.list_names(folder)
     try:
         return sorted(entry.name for entry in os.scandir(folder) if not entry.name.startswith("._"))
     except (OSError, ValueError):
@@ -179,6 +183,11 @@ class BoundedReads:
 
 def read_bytes(path: Path, limit: int) -> bytes:
     """Read a regular file of at most ``limit`` bytes."""
+    if remote.is_remote(path):
+        try:
+            return remote.read_bytes(path, limit)
+        except OSError as error:
+            raise FormatError(f"cannot read {format_path(path)}: {format_error(error)}") from error
     with open_regular(path, limit) as file:
         try:
             # request the size of the file, not the limit: Python allocates as many bytes as are requested
@@ -269,7 +278,7 @@ _MAX_CHECKSUM_BYTES = 1 << 14
 
 def compute_sha256(path: Path) -> str:
     """Compute the SHA-256 of a file, in hexadecimal."""
-    with open_regular(path) as file:
+    with remote.open_file(path) if remote.is_remote(path) else open_regular(path) as file:
         try:
             return hashlib.file_digest(file, "sha256").hexdigest()
         except OSError as error:

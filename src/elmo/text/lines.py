@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, get_args
 
 from elmo.errors import ConfigError, DataError, EncodingError, importing_extra
+from elmo.storage import remote
 from elmo.storage.files import format_error, format_path
 
 ErrorPolicy = Literal["strict", "replace", "skip", "surrogateescape"]
@@ -145,16 +146,19 @@ def format_source(path: Source | str) -> str:
     return "<stdin>" if path == "-" else format_path(path)
 
 
-def expand_paths(paths: Sequence[str]) -> list[Source]:
+def expand_paths(paths: Sequence[str], *, is_remote_allowed: bool = False) -> list[Source]:
     """Return the files that ``paths`` refer to, in the order of ``paths``.
 
     A path is a file, a folder (with all files below it, except hidden ones), a glob (also with ``**``), or
-    ``-`` for stdin. The files of a glob or folder are sorted.
+    ``-`` for stdin. The files of a glob or folder are sorted. With ``is_remote_allowed``, a file, folder or glob can be
+    in an object store, such as ``s3://bucket/corpus/*.txt``.
     """
     sources: list[Source] = []
     for path in paths:
         if path == "-":
             sources.append("-")
+        elif remote.is_url(path):
+            sources += _list_remote(path, is_allowed=is_remote_allowed)
         elif _exists(path):
             sources += _list_files(Path(path))
         elif glob.has_magic(path):
@@ -166,6 +170,18 @@ def expand_paths(paths: Sequence[str]) -> list[Source]:
         else:
             raise DataError(f"{format_source(path)}: no such file or folder")
     return sources
+
+
+def _list_remote(path: str, *, is_allowed: bool) -> list[Path]:
+    if not is_allowed:
+        raise DataError(f"{format_source(path)}: only the text of elmo embed and elmo index can be in an object store")
+    try:
+        files = remote.list_files(path)
+    except OSError as error:
+        raise DataError(f"cannot read {format_source(path)}: {format_error(error)}") from error
+    if files is None:
+        raise DataError(f"{format_source(path)}: no such file or folder, or no file matches this pattern")
+    return files
 
 
 def _exists(path: str) -> bool:
@@ -292,7 +308,7 @@ def decode_line(line: bytes, *, before: int = 0, errors: ErrorPolicy | None, pla
 def _open_raw(path: Source, digest: Digest | None) -> Iterator[io.BufferedReader]:
     """Open the stored bytes of a file; stdin stays open at the end."""
     if path != "-":
-        with path.open("rb") as raw:
+        with remote.open_file(path) if remote.is_remote(path) else path.open("rb") as raw:
             yield raw if digest is None else io.BufferedReader(_HashedStream(raw, digest), BLOCK_BYTES)
         return
     stdin = getattr(sys.stdin, "buffer", None)

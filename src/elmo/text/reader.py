@@ -71,7 +71,7 @@ def read_sentences(
         raise ConfigError(f"input format must be one of {', '.join(INPUT_FORMATS)}; found {str(input_format)[:40]!r}")
     if split and input_format != "text":
         raise ConfigError(f"split requires input format text; found {input_format}")
-    files = expand_paths([str(path) for path in paths])
+    files = expand_paths([str(path) for path in paths], is_remote_allowed=True)
     # read_lines checks the policy at once; the first line may be read much later
     limits = TextLimits.read()
     lines_per_file = [read_lines(file, errors=errors, tally=tally, limits=limits) for file in files]
