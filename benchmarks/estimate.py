@@ -6,18 +6,23 @@ TEXT has one tokenized sentence per line (.xz is supported). For each number of 
 process and then run by the shell command. A ratio is the estimate divided by the measured value. The time is that of
 the whole command, with loading the model. The memory is the largest sum of the proportional set sizes (PSS) of the
 command and its workers, read every 50 ms whenever their resident memory has grown; the estimate is also a sum of PSS.
+
+The last columns are the shares of the processors that other programs used during the estimate and during the job. If
+they differ, so do the speeds, and the ratio of the times says nothing about the estimate.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
 import time
 from dataclasses import asdict
 from pathlib import Path
+from typing import Self
 
 from embedding_jobs import write_text
 
@@ -39,16 +44,19 @@ def main() -> None:
         text = Path(name) / "text.txt"
         n_tokens = write_text(options.text, text, options.tokens)
         print(f"{n_tokens:,} tokens to {options.suffix}, model {options.model}")
-        print(f"{'':9}{'seconds':^24}{'memory in MB':^24}{'output in MB':^24}")
-        print(f"{'workers':9}" + 3 * f"{'estimate':>9}{'job':>8}{'ratio':>7}", flush=True)
+        print(f"{'':9}{'seconds':^24}{'memory in MB':^24}{'output in MB':^24}{'other programs':>20}")
+        heads = 3 * f"{'estimate':>9}{'job':>8}{'ratio':>7}"
+        print(f"{'workers':9}{heads}{'estimate':>12}{'job':>8}", flush=True)
         for n_workers in options.workers:
             out = Path(name) / str(n_workers) / f"v{options.suffix}"
             out.parent.mkdir()
             command = [__file__, str(text), "--out", str(out), "--workers", str(n_workers), "--model", options.model]
-            printed = subprocess.run([sys.executable, *command], stdout=subprocess.PIPE, check=True).stdout
+            with OtherPrograms() as others_before:
+                printed = subprocess.run([sys.executable, *command], stdout=subprocess.PIPE, check=True).stdout
             estimate = json.loads(printed)
             assert not list(out.parent.iterdir()), "the estimate left files behind"
-            seconds, memory = run_job(text, out, options.model, n_workers)
+            with OtherPrograms() as others:
+                seconds, memory = run_job(text, out, options.model, n_workers)
             n_bytes = sum(path.stat().st_size for path in out.parent.rglob("*") if path.is_file())
             pairs = (
                 (estimate["machines"][0]["hours"] * 3600, seconds),
@@ -56,8 +64,29 @@ def main() -> None:
                 (estimate["output_bytes"] / 1e6, n_bytes / 1e6),
             )
             cells = [f"{guess:9,.0f}{real:8,.0f}{guess / real:7.2f}" for guess, real in pairs]
-            speed = f"{estimate['tokens_per_second']:,.0f} tokens/s measured, {n_tokens / seconds:,.0f} in the job"
-            print(f"{n_workers:<9}{''.join(cells)}   {speed}", flush=True)
+            print(f"{n_workers:<9}{''.join(cells)}{others_before.share:12.0%}{others.share:8.0%}", flush=True)
+
+
+class OtherPrograms:
+    """Measures the share of the processors that other programs use in a context, which starts child processes."""
+
+    share: float = 0.0
+
+    def __enter__(self) -> Self:
+        self._before = self._read()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        own, busy, total = (now - before for now, before in zip(self._read(), self._before, strict=True))
+        self.share = max(0.0, busy - own) / total
+
+    @staticmethod
+    def _read() -> tuple[float, float, float]:
+        """Return the seconds of this process and its ended children, of all processes, and of the processors."""
+        times = os.times()
+        ticks = [int(value) for value in Path("/proc/stat").read_text().split("\n")[0].split()[1:9]]
+        busy = sum(ticks) - ticks[3] - ticks[4]  # idle, waiting for the disk
+        return sum(times[:4]), busy / os.sysconf("SC_CLK_TCK"), sum(ticks) / os.sysconf("SC_CLK_TCK")
 
 
 def print_estimate(text: Path, out: Path, model: str, n_workers: int) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from elmo.engine.batches import BATCH_TOKENS
+from elmo.engine.token_layer import CACHED_WORDS
 from elmo.errors import ConfigError
 from elmo.jobs.groups import Group, split_groups
 from elmo.jobs.manifest import OutputFiles
@@ -37,6 +38,7 @@ MEASURE_SECONDS = 10.0  # after warm-up
 _PASSAGE_TOKENS = 512
 _MAX_PASSAGES = 128  # of the sample
 _WATCH_SECONDS = 0.05  # between two readings of the memory
+_CACHED_WORD_BYTES = 150  # estimated memory of a word in the cache of token vectors, in addition to its vector
 _SENTENCE_BYTES = 400  # estimated memory of a sentence in the index of an HDF5 file, in addition to its text
 
 
@@ -138,9 +140,10 @@ def estimate_job(
         memory_bytes=trial.scale_memory(plan) or plan.memory_bytes,
         output_bytes=round(plan.tokens * token_bytes + fixed_bytes * (1 if files.is_assembled else plan.shards)),
         machines=tuple(
-            _estimate_machines(n, plan, trial, read_seconds=read_seconds, price=price) for n in machines
+            _estimate_machines(n, plan, trial, last_shard=sample.last_shard, read_seconds=read_seconds, price=price)
+            for n in machines
         ),
-    )  # fmt: skip
+    )
 
 
 def _check(job: EmbedJob, machines: Sequence[int], price: float | None) -> None:
@@ -164,11 +167,14 @@ def _out(job: EmbedJob) -> Path:
 
 
 def _estimate_machines(
-    n_machines: int, plan: JobPlan, trial: _Trial, *, read_seconds: float, price: float | None
+    n_machines: int, plan: JobPlan, trial: _Trial, *, last_shard: int, read_seconds: float, price: float | None
 ) -> MachineEstimate:
     n_workers = n_machines * trial.job.workers
-    shard_seconds = plan.tokens / max(1, plan.shards) * trial.job.workers / trial.rate
-    computing = math.ceil(plan.shards / n_workers) * shard_seconds
+    full_shard = (plan.tokens - last_shard) / max(1, plan.shards - 1)
+    n_rounds = math.ceil(plan.shards / n_workers)  # each worker makes one shard per round
+    is_alone = n_workers == 1 or plan.shards % n_workers == 1  # the last shard, which is often short
+    n_tokens = (n_rounds - 1) * full_shard + (last_shard if is_alone else max(full_shard, last_shard))
+    computing = n_tokens * trial.job.workers / trial.rate
     hours = (
         trial.startup_seconds + max(computing, read_seconds) + plan.tokens * trial.assembling_seconds_per_token
     ) / 3600
@@ -189,7 +195,7 @@ class _Sample:
         self._passages: list[list[Sentence]] = []
         self._stride, self._index = 1, -1  # of passages in the text
         self._n_passage_tokens = _PASSAGE_TOKENS  # of the current passage
-        self.n_characters = 0  # of the text
+        self.last_shard = 0  # number of tokens of the last shard of the text
 
     @property
     def is_whole(self) -> bool:
@@ -202,6 +208,7 @@ class _Sample:
 
     def add(self, group: Group) -> None:
         """Add the next sentences of the text; if the sample is too large then, drop every second passage."""
+        self.last_shard = group.n_tokens
         for sentence in group.sentences:
             if self._n_passage_tokens >= _PASSAGE_TOKENS:
                 self._n_passage_tokens, self._index = 0, self._index + 1
@@ -213,7 +220,6 @@ class _Sample:
             if self._index % self._stride == 0:
                 self._passages[-1].append(sentence)
             self._n_passage_tokens += len(sentence.tokens) + 1
-            self.n_characters += sum(map(len, sentence.tokens.tokens))
 
 
 class _Trial:
@@ -222,11 +228,13 @@ class _Trial:
     def __init__(self, job: EmbedJob, elmo: Elmo, sample: _Sample, folder: Path) -> None:
         import torch
 
-        self._elmo, self._sample, self._folder = elmo, sample, folder
+        self._elmo, self._is_whole, self._folder = elmo, sample.is_whole, folder
         self._layout = Layout.of(elmo.config, layers=job.layers, dtype=job.dtype)
         self.full_shard = job.tokens_per_shard(self._layout)
         sentences = sample.sentences()
-        n_tokens = sum(len(sentence.tokens) for sentence in sentences)
+        words = [word for sentence in sentences for word in sentence.tokens.tokens]
+        n_tokens, self._n_distinct = len(words), len(set(words))
+        self._word_length = sum(map(len, words)) / max(1, n_tokens)
         # one batch of the network per shard, and at least one shard per worker
         batch = int(0.85 * BATCH_TOKENS * n_tokens / max(1, n_tokens + 2 * len(sentences)))
         self.shard_tokens = max(1, min(self.full_shard, batch, -(-n_tokens // job.workers)))
@@ -269,15 +277,15 @@ class _Trial:
         more = min(self.full_shard, plan.tokens) - self.shard_tokens
         vectors, text = max(0, more) * self._layout.token_bytes, max(0, more) * TOKEN_TEXT_BYTES
         is_copied = _out(self.job).suffix.lower() == ".parquet" and self._layout.n_layers is not None
+        n_processes = min(self.job.workers, plan.shards)
+        n_cached = max(0, min(CACHED_WORDS, plan.tokens // n_processes) - self._n_distinct)
+        memory = self._watch.peak + n_processes * n_cached * (2 * self._elmo.config.width + _CACHED_WORD_BYTES)
         if self.job.workers == 1:  # one shard is computed, one is written, and one is read
-            n_shards = min(2, plan.shards)
-            memory = self._watch.peak + n_shards * vectors + is_copied * vectors + min(3, plan.shards) * text
-        else:
-            n_workers = min(self.job.workers, plan.shards)
-            n_queued = min(2 * self.job.workers, plan.shards)
-            memory = self._watch.peak + n_workers * ((1 + is_copied) * vectors + text) + n_queued * text
+            memory += (min(2, plan.shards) + is_copied) * vectors + min(3, plan.shards) * text
+        else:  # each worker has one shard, and two groups per worker wait in this process
+            memory += n_processes * ((1 + is_copied) * vectors + text) + min(2 * self.job.workers, plan.shards) * text
         if OutputFiles(_out(self.job)).is_assembled:  # the text of all sentences, as a dictionary and as JSON
-            index = 3 * self._sample.n_characters + _SENTENCE_BYTES * plan.sentences
+            index = 3 * round(self._word_length * plan.tokens) + _SENTENCE_BYTES * plan.sentences
             memory = max(memory, self._watch.first + self.full_shard * self._layout.token_bytes + index)
         return memory
 
@@ -293,7 +301,7 @@ class _Trial:
         for n_groups in count():
             n_passes, index = divmod(n_groups, len(self._groups))
             is_round = n_groups % self.job.workers == 0
-            if n_passes >= 2 and index == 0 and self._sample.is_whole:
+            if n_passes >= 2 and index == 0 and self._is_whole:
                 return
             warm = self._warm()
             if is_round and warm is not None and time.perf_counter() - warm[0] > MEASURE_SECONDS:
