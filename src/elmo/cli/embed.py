@@ -18,6 +18,7 @@ from elmo.text.display import one_line, shorten
 
 if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
+    from elmo.jobs.estimate import JobEstimate
     from elmo.jobs.plan import EmbedJob, JobPlan, JobSummary
     from elmo.jobs.tables import TableJob
 
@@ -26,6 +27,7 @@ EXAMPLES = opt.examples(
     "elmo embed corpus.txt --layers all --dtype float16 --out v.npz",
     "elmo embed corpus.txt --split --out big.parquet --dry-run",
     "elmo embed corpus.txt --workers 2 --out vectors.safetensors",
+    "elmo embed corpus.txt --out v.npz --estimate --machines 1,10 --price 0.04",
     "elmo embed corpus.txt --model path/to/model --out other.h5",
     "elmo embed - --layers top < corpus.txt",
     "elmo embed reviews.csv --column text --out reviews.parquet",
@@ -80,6 +82,21 @@ def command(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the estimated size of the job and write nothing.")
     ] = False,
+    estimate: Annotated[
+        bool,
+        typer.Option(
+            "--estimate",
+            help="Embed a sample to a temporary folder, print the estimated hours, memory and bytes of the job, and "
+            "write nothing to the output.",
+        ),
+    ] = False,
+    machines: Annotated[
+        str, typer.Option(metavar="N,N,…", help="With --estimate: numbers of machines like this one.")
+    ] = "1",
+    price: Annotated[
+        float | None,
+        opt.option(metavar="PRICE", help="With --estimate: price of one core for one hour, in any currency."),
+    ] = None,
     **options: Any,
 ) -> None:
     """Compute a vector for every token of a text.
@@ -88,11 +105,14 @@ def command(
     another number of workers, and writes the same bytes as an uninterrupted run.
     """
     from elmo.embed.elmo import Elmo
+    from elmo.errors import ConfigError
+    from elmo.jobs.estimate import estimate_job
     from elmo.jobs.plan import EmbedJob, plan_corpus
     from elmo.jobs.run import embed_corpus
     from elmo.jobs.tables import embed_table
 
     devices = device.split(",")
+    _check_estimate(context)
     if column is not None:
         values = {"column": column, "pooling": pooling, "layers": opt.parse_layers(layers), "start": start}
         table_job = _table_job(context, inputs, out, options | values)
@@ -109,6 +129,9 @@ def command(
         devices=tuple(devices) if len(devices) > 1 else (),
         **options,
     )
+    if estimate and out is None:
+        raise ConfigError("--estimate needs an output file; set --out")
+    n_machines = _parse_machines(machines)
     files = job.files()  # reports a missing file before a large model is loaded
     if job.input_format != "conllu" and any(".conllu" in Path(str(file)).suffixes for file in files):
         logger.warning("a .conllu file is read as %s; add --format conllu to read it as CoNLL-U", job.input_format)
@@ -117,6 +140,9 @@ def command(
     elmo = Elmo.from_pretrained(model, device=devices[0], dtype=precision, tokenizer=tokenizer)
     if dry_run:
         _print_plan(plan_corpus(job, elmo))
+        return
+    if estimate:
+        _print_estimate(estimate_job(job, elmo, machines=n_machines, price=price))
         return
     if out is None and sys.stdout.isatty():
         _print_shapes(job, elmo)
@@ -140,14 +166,33 @@ def _table_job(context: typer.Context, inputs: list[str], out: Path | None, opti
         "input_format": "--format", "split": "--split", "errors": "--errors", "workers": "--workers",
         "runner": "--runner", "cluster": "--cluster",
     }  # fmt: skip
-    if given := [flag for name, flag in unused.items() if is_set(context, name)] + ["--dry-run"] * is_set(
-        context, "dry_run"
-    ):
+    if given := [flag for name, flag in unused.items() if is_set(context, name)] + [
+        flag for name, flag in {"dry_run": "--dry-run", "estimate": "--estimate"}.items() if is_set(context, name)
+    ]:
         raise ConfigError(f"cannot use {given[0]} with --column")
     if len(inputs) != 1 or out is None:
         raise ConfigError("--column needs one input file and --out FILE.parquet")
     values = {name: value for name, value in options.items() if name not in unused}
     return TableJob(input=Path(inputs[0]), out=out, **values)
+
+
+def _check_estimate(context: typer.Context) -> None:
+    from elmo.errors import ConfigError
+
+    if is_set(context, "estimate"):
+        if is_set(context, "dry_run"):
+            raise ConfigError("cannot use --estimate with --dry-run")
+    elif is_set(context, "machines", "price"):
+        raise ConfigError(f"{'--machines' if is_set(context, 'machines') else '--price'} needs --estimate")
+
+
+def _parse_machines(text: str) -> tuple[int, ...]:
+    from elmo.errors import ConfigError
+
+    try:
+        return tuple(map(int, text.split(",")))
+    except ValueError:
+        raise ConfigError(f"--machines must be numbers separated by commas, such as 1,10; found {text!r:.40}") from None
 
 
 def _print_shapes(job: EmbedJob, elmo: Elmo) -> None:
@@ -187,6 +232,37 @@ def _print_plan(plan: JobPlan) -> None:
         print(f"{name:9}  {value}")
     for k, path in enumerate(plan.files):
         print(one_line(f"{'' if k else 'files':9}  {path}"))
+
+
+def _print_estimate(estimate: JobEstimate) -> None:
+    threads = f"{estimate.threads} thread{'s' * (estimate.threads > 1)}"
+    processes = (
+        f"{estimate.workers} workers with {threads} each" if estimate.workers > 1 else f"one process with {threads}"
+    )
+    measured = f"measured for {estimate.measured_seconds:.1f} s"
+    rows = {
+        "sentences": f"{estimate.sentences:,}",
+        "tokens": f"{estimate.tokens:,}",
+        "shards": f"{estimate.shards:,}",
+        "speed": f"{estimate.tokens_per_second:,.0f} tokens/s: {processes}, {measured}",
+        "reading": f"{estimate.tokens_read_per_second:,.0f} tokens/s, by one process for all machines",
+        "output": f"about {_format_size(estimate.output_bytes)}",
+        "memory": f"about {_format_size(estimate.memory_bytes)} per machine",
+    }
+    for name, value in rows.items():
+        print(f"{name:10}  {value}")
+    columns = {"machines": [f"{column.machines:,}" for column in estimate.machines]}
+    columns["hours"] = [f"{column.hours:,.3g}" for column in estimate.machines]
+    columns["core-hours"] = [f"{column.core_hours:,.3g}" for column in estimate.machines]
+    if any(column.cost is not None for column in estimate.machines):
+        columns["cost"] = [f"{column.cost or 0:,.2f}" for column in estimate.machines]
+    width = max(len(value) for values in columns.values() for value in values)
+    for name, values in columns.items():
+        print(f"{name:10}  {'  '.join(value.rjust(width) for value in values)}")
+    if limited := [column.machines for column in estimate.machines if column.is_limited_by_reading]:
+        logger.warning(
+            "with %s or more machines, reading the text in one process limits the speed", f"{min(limited):,}"
+        )
 
 
 def _format_size(n_bytes: float) -> str:

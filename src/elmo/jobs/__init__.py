@@ -17,6 +17,7 @@ Files, in reading order:
 - ``engines.py``: make shards on a cluster, with Ray or Spark.
 - ``shard.py``: a shard as flat arrays.
 - ``manifest.py``: the names of the output files, and the manifest.
+- ``estimate.py``: ``estimate_job``, which runs a job on a sample to estimate its time, memory and cost.
 - ``writers.py`` and ``reader.py``: the file formats, and ``read_embeddings``.
 """
 

@@ -1,3 +1,6 @@
+from .estimate import JobEstimate as JobEstimate
+from .estimate import MachineEstimate as MachineEstimate
+from .estimate import estimate_job as estimate_job
 from .plan import EmbedJob as EmbedJob
 from .plan import JobPlan as JobPlan
 from .plan import JobSummary as JobSummary
@@ -10,12 +13,15 @@ from .tables import embed_table as embed_table
 
 __all__ = [
     "EmbedJob",
+    "JobEstimate",
     "JobPlan",
     "JobSummary",
+    "MachineEstimate",
     "Progress",
     "TableJob",
     "embed_corpus",
     "embed_table",
+    "estimate_job",
     "plan_corpus",
     "read_embeddings",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -11,7 +11,7 @@ from elmo.config import BiLmConfig, n_parameters
 from elmo.embed.encoding import Encoding
 from elmo.engine.batches import split_batches
 from elmo.errors import ConfigError, NotFiniteError, OutputError
-from elmo.jobs.groups import split_groups
+from elmo.jobs.groups import Group, split_groups
 from elmo.jobs.manifest import OutputFiles
 from elmo.jobs.shard import Layout
 from elmo.storage import remote
@@ -27,7 +27,7 @@ SHARD_TOKENS = (
     1 << 17
 )  # upper limit of the default, because the text of a token takes memory even if vectors are narrow
 _LIBRARY_BYTES = 300 << 20  # estimated memory that Python and torch use
-_TOKEN_TEXT_BYTES = 200  # estimated memory of a token with its offsets
+TOKEN_TEXT_BYTES = 200  # estimated memory of a token with its offsets
 _COUNTED_BYTES = 1 << 32  # lines are not counted in larger inputs, because that takes too long
 _COMPRESSED = (b"\x1f\x8b", b"\xfd7", b"BZh", b"\x28\xb5")  # first bytes of compressed files
 
@@ -226,13 +226,20 @@ class JobPlan:
     files: tuple[Path, ...]
 
 
-def plan_corpus(job: EmbedJob, model: Elmo | BiLmConfig, *, tokenizer: Tokenizer | None = None) -> JobPlan:
+def plan_corpus(
+    job: EmbedJob,
+    model: Elmo | BiLmConfig,
+    *,
+    tokenizer: Tokenizer | None = None,
+    on_group: Callable[[Group], None] | None = None,
+) -> JobPlan:
     """Read the input of a job and estimate the size of its output and the memory it needs, without running it.
 
     Args:
         job: The job.
         model: The model, or its config.
         tokenizer: Tokenizer. Default: that of the model, or the English one if ``model`` is a config.
+        on_group: Called with the sentences of each shard.
     """
     config = model if isinstance(model, BiLmConfig) else model.config
     if tokenizer is None:
@@ -242,6 +249,8 @@ def plan_corpus(job: EmbedJob, model: Elmo | BiLmConfig, *, tokenizer: Tokenizer
     files = None if job.out is None else OutputFiles(job.out)
     n_sentences = n_tokens = n_bytes = n_shards = widest_shard = widest_batch = 0
     for group in split_groups(job.sentences(tokenizer), max_tokens=limit):
+        if on_group is not None:
+            on_group(group)
         widest_shard = max(widest_shard, group.n_tokens)
         for batch in split_batches(group.sentences, batch_size=job.batch_size):
             widest_batch = max(widest_batch, sum(len(sentence.tokens) for sentence in batch))
@@ -256,7 +265,7 @@ def plan_corpus(job: EmbedJob, model: Elmo | BiLmConfig, *, tokenizer: Tokenizer
     # The network holds about three copies of the layers of a batch, and a writer holds two copies of its shard.
     loaded = _LIBRARY_BYTES + 4 * n_parameters(config)
     computing = 3 * widest_batch * 4 * config.n_layers * config.width
-    writing, text = 2 * widest_shard * layout.token_bytes, widest_shard * _TOKEN_TEXT_BYTES
+    writing, text = 2 * widest_shard * layout.token_bytes, widest_shard * TOKEN_TEXT_BYTES
     if job.workers == 1:  # one group is computed while another is written and a third is read
         memory = loaded + computing + writing + widest_shard * layout.token_bytes + 3 * text
     else:

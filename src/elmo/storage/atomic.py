@@ -222,8 +222,8 @@ _STALE_SECONDS = 60  # a younger folder may not be locked yet
 
 
 @contextmanager
-def temporary_folder(prefix: str, *, subject: str) -> Iterator[Path]:
-    """Yield a new folder in the folder for temporary files; it is removed at the end.
+def temporary_folder(prefix: str, *, subject: str, parent: Path | None = None) -> Iterator[Path]:
+    """Yield a new temporary folder; it is removed at the end.
 
     A killed process cannot remove its folder. The next process of the same user that needs one does: a process holds a
     lock on its folder while it lives.
@@ -231,11 +231,12 @@ def temporary_folder(prefix: str, *, subject: str) -> Iterator[Path]:
     Args:
         prefix: Start of the name; all folders with this prefix belong to this function.
         subject: What the folder is for, for messages.
+        parent: Folder that contains it. Default: the system's folder for temporary files.
     """
     import tempfile
 
     try:
-        parent = Path(tempfile.gettempdir())
+        parent = parent or Path(tempfile.gettempdir())
         _remove_stale(parent, prefix)
         folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
     except OSError as error:
