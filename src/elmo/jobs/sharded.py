@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 class ShardedRun:
     """One run of a job that writes files; the caller must hold the lock of the job.
 
-    To write other content into the shards, pass an instance of a subclass of ``ShardMaker`` as ``maker``.
+    To write other content into the shards, pass an instance of a subclass of ``ShardMaker`` as ``maker``. Workers create
+    their own instance from the job and the model.
     ``options`` are additional options that change the output; they are recorded in the manifest.
     """
 
@@ -242,10 +243,10 @@ class ShardedRun:
     def _open_pool(self) -> Workers | EnginePool:
         """Return the workers of the job: processes of this machine, or those of an engine."""
         if self.job.runner == "local":
-            return Workers(self.job, self.elmo, lock=self.lock)
+            return Workers(self.job, self.elmo, lock=self.lock, maker=type(self.maker))
         from elmo.jobs.engines import POOLS
 
-        return POOLS[self.job.runner](self.job, self.elmo)
+        return POOLS[self.job.runner](self.job, self.elmo, maker=type(self.maker))
 
     def _record_first(self, pending: deque[tuple[Group, Future[ShardRecord]]]) -> None:
         """Wait for the first pending shard, and add it to the manifest."""
