@@ -81,7 +81,7 @@ integrations:
 engines:
 	test -x $(ENGINES)/bin/python || $(PYTHON) -m venv $(ENGINES)
 	$(ENGINES)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[parquet,ray,spark]' pytest
-	$(TEST_ENV) $(ENGINES)/bin/python -m pytest -p no:cacheprovider tests/jobs/test_engines.py
+	$(TEST_ENV) $(ENGINES)/bin/python -m pytest -p no:cacheprovider tests/jobs/test_engines.py tests/integrations/test_ray.py tests/integrations/test_spark.py
 
 # These benchmarks need arguments, such as data or a model, which the docstring of each script describes.
 NEED_ARGUMENTS := change explain minilm serve_load sklearn_sentiment spacy_ner speed_chart substitutes synthetic_change task_peers vector_store wsd
