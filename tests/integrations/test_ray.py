@@ -16,8 +16,9 @@ from elmo import ConfigError, DataError, Elmo, StateError
 from elmo.formats import native
 from tests.formats.tiny import tiny_model
 
-pa = pytest.importorskip("pyarrow")
+pytest.importorskip("pyarrow")
 
+import pyarrow as pa
 from pyarrow import parquet
 
 from elmo.integrations import ElmoBatchEncoder

@@ -187,6 +187,18 @@ def test_an_engine_builds_the_same_index_as_one_process(runner: str, many: Embed
     assert contents(other.out) == contents(one.out)
 
 
+def test_an_engine_sets_the_same_sentences_aside(
+    runner: str, many: EmbedJob, text: Path, out: Path, elmo: Elmo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elmo.jobs.groups.MAX_TOKENS", 6)
+    text.write_text("".join(f"{'x ' * (k % 9)}\n" for k in range(60)))
+    job = replace(many, set_aside=out.parent / "bad.jsonl")
+    assert embed_corpus(replace(job, workers=1), elmo).set_aside == 12
+    expected = contents(out.parent)
+    assert embed_corpus(replace(job, runner=runner, restart=True), elmo).set_aside == 12  # type: ignore[arg-type]
+    assert contents(out.parent) == expected
+
+
 def test_errors_of_a_worker_are_those_of_one_process(runner: str, many: EmbedJob, out: Path, elmo: Elmo) -> None:
     with pytest.raises(ConfigError, match=r"must have torch 0\.1, as the driver has; found"):
         run_with_other_versions(replace(many, runner=runner), elmo)  # type: ignore[arg-type]

@@ -180,7 +180,7 @@ class ColumnEncoder:
         elmo = Elmo.from_pretrained(self.model, device=self.device, dtype=self.dtype, tokenizer=self.tokenizer)
         if self.expected is not None and self.expected != (found := self.compute_fingerprint(elmo.pretrained)):
             raise StateError(
-                f"{str(self.model):.80}: the model must have the fingerprint {str(self.expected)[:12]}…, as in the "
+                f"{self.model!s:.80}: the model must have the fingerprint {str(self.expected)[:12]}…, as in the "
                 f"driver; found {found[:12]}…; use the same model on all machines"
             )
         return elmo

@@ -94,21 +94,15 @@ class SparkEncoder(ColumnEncoder):
             schema: The schema of the data frame, ``frame.schema``.
         """
         with importing_extra("the schema of Spark", extra="spark"):
-            from pyspark.sql.types import (  # pyright: ignore[reportMissingImports]
-                ArrayType,
-                FloatType,
-                StringType,
-                StructField,
-                StructType,
-            )
+            from pyspark.sql import types  # pyright: ignore[reportMissingImports]
         self.check_columns(schema.names)
         fields = []
         for name, (kind, depth) in self._types().items():
-            target = StringType() if kind == "string" else FloatType()
+            target = types.StringType() if kind == "string" else types.FloatType()
             for _ in range(depth):
-                target = ArrayType(target)
-            fields.append(StructField(name, target))
-        return StructType([*schema.fields, *fields])
+                target = types.ArrayType(target)
+            fields.append(types.StructField(name, target))
+        return types.StructType([*schema.fields, *fields])
 
     def _types(self) -> dict[str, tuple[str, int]]:
         """Return the type of each new column: that of its values, and how deep the lists are nested."""
