@@ -158,7 +158,8 @@ class ColumnEncoder:
     def __post_init__(self) -> None:
         if not isinstance(self.model, str | Path):
             raise ConfigError(
-                f"model must be a name or a path, so that other processes can load it; found {type(self.model).__name__}"
+                "model must be a name or a path, so that other processes can load it; found "
+                f"{type(self.model).__name__}"
             )
         if self.layers == "all":
             raise ConfigError("layers must give one vector per token; found 'all'; use 'concat'")

@@ -7,7 +7,7 @@ Ray creates one instance per actor, which loads the model once. To embed a text 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from elmo.integrations.arrow import ColumnEncoder
 if TYPE_CHECKING:
     import pyarrow
 
-Batch = TypeVar("Batch", "dict[str, NDArray[Any]]", "pyarrow.Table")
+Batch = TypeVar("Batch", dict[str, NDArray[Any]], "pyarrow.Table")
 
 
 class ElmoBatchEncoder(ColumnEncoder):
@@ -37,11 +37,7 @@ class ElmoBatchEncoder(ColumnEncoder):
         import pyarrow as pa
 
         if isinstance(batch, pa.Table):
-            self.check_columns(batch.column_names)
-            new = self.encode(batch.column(self.column).to_pylist())
-            for name, column in zip(new.column_names, new.columns, strict=True):
-                batch = batch.append_column(name, column)
-            return batch
+            return cast("Batch", self._append(batch))
         if not isinstance(batch, Mapping):
             raise DataError(
                 f"a batch must be a dict of NumPy arrays or a pyarrow table; found {type(batch).__name__}; use "
@@ -50,7 +46,15 @@ class ElmoBatchEncoder(ColumnEncoder):
         self.check_columns(list(batch))
         texts = [text.tolist() if isinstance(text, np.ndarray) else text for text in batch[self.column].tolist()]
         new = self.encode(["" if text is None else text for text in texts])
-        return {**batch, **{name: _to_numpy(new.column(name)) for name in new.column_names}}
+        arrays = {name: _to_numpy(new.column(name)) for name in new.column_names}
+        return cast("Batch", {**batch, **arrays})
+
+    def _append(self, table: pyarrow.Table) -> pyarrow.Table:
+        self.check_columns(table.column_names)
+        new = self.encode(table.column(self.column).to_pylist())
+        for name, column in zip(new.column_names, new.columns, strict=True):
+            table = table.append_column(name, column)
+        return table
 
 
 def _to_numpy(column: pyarrow.ChunkedArray) -> NDArray[Any]:

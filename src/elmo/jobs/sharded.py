@@ -42,8 +42,8 @@ class ShardedRun:
     """One run of a job that writes files; the caller must hold the lock of the job.
 
     To write other content into the shards, pass an instance of a subclass of ``ShardMaker`` as ``maker``. Workers
-    create their own instance from the job and the model. ``options`` are additional options that change the output; they
-    are recorded in the manifest.
+    create their own instance from the job and the model. ``options`` are additional options that change the output;
+    they are recorded in the manifest.
     """
 
     def __init__(
