@@ -77,11 +77,11 @@ integrations:
 	$(FLAIR)/bin/python -m pip install --quiet --disable-pip-version-check -c tests/integrations/flair.txt -e '.[flair]' pytest
 	$(FLAIR)/bin/python -m pytest -m integrations tests/integrations/test_flair.py
 
-# Ray and Spark are large, so they have an environment of their own.
+# Ray, Spark and the S3-compatible server are large, so they have an environment of their own.
 engines:
 	test -x $(ENGINES)/bin/python || $(PYTHON) -m venv $(ENGINES)
-	$(ENGINES)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[parquet,ray,spark]' pytest
-	$(TEST_ENV) $(ENGINES)/bin/python -m pytest -p no:cacheprovider tests/jobs/test_engines.py
+	$(ENGINES)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[parquet,ray,s3,spark]' pytest 'moto[server]>=5'
+	$(TEST_ENV) $(ENGINES)/bin/python -m pytest -p no:cacheprovider tests/jobs/test_engines.py tests/jobs/test_remote.py tests/integrations/test_ray.py tests/integrations/test_spark.py
 
 # These benchmarks need arguments, such as data or a model, which the docstring of each script describes.
 NEED_ARGUMENTS := change explain minilm serve_load sklearn_sentiment spacy_ner speed_chart substitutes synthetic_change task_peers vector_store wsd

@@ -22,9 +22,11 @@ import pytest
 from elmo import __version__
 from elmo.embed.elmo import Elmo
 from elmo.errors import ConfigError, MissingExtraError
-from elmo.jobs.plan import EmbedJob
+from elmo.jobs.plan import EmbedJob, Progress
 from elmo.jobs.run import embed_corpus
-from tests.jobs.jobs import begin, contents
+from elmo.lexicon.indexing import IndexJob, build_index
+from tests.embed.sentences import tiny_elmo
+from tests.jobs.jobs import begin, contents, stop_after
 
 pytestmark = pytest.mark.slow
 
@@ -169,6 +171,32 @@ def test_a_killed_driver_is_resumed(
     assert {name: data for name, data in found.items() if name.endswith(".npz")} == {
         name: data for name, data in expected.items() if name.endswith(".npz")
     }
+
+
+def test_an_engine_builds_the_same_index_as_one_process(runner: str, many: EmbedJob, folder: Path) -> None:
+    elmo = tiny_elmo(softmax=True)
+    one = IndexJob(many.inputs, folder / "one", shard_tokens=12)
+    build_index(one, elmo)
+    other = replace(one, out=folder / "other", workers=2, runner=runner)  # type: ignore[arg-type]
+    with pytest.raises(KeyboardInterrupt):
+        build_index(other, elmo, on_progress=stop_after(5))
+    seen: list[Progress] = []
+    build_index(other, elmo, on_progress=seen.append)
+    assert seen[-1].kept > 0
+    assert len(contents(one.out)) > 15
+    assert contents(other.out) == contents(one.out)
+
+
+def test_an_engine_sets_the_same_sentences_aside(
+    runner: str, many: EmbedJob, text: Path, out: Path, elmo: Elmo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elmo.jobs.groups.MAX_TOKENS", 6)
+    text.write_text("".join(f"{'x ' * (k % 9)}\n" for k in range(60)))
+    job = replace(many, set_aside=out.parent / "bad.jsonl")
+    assert embed_corpus(replace(job, workers=1), elmo).set_aside == 12
+    expected = contents(out.parent)
+    assert embed_corpus(replace(job, runner=runner, restart=True), elmo).set_aside == 12  # type: ignore[arg-type]
+    assert contents(out.parent) == expected
 
 
 def test_errors_of_a_worker_are_those_of_one_process(runner: str, many: EmbedJob, out: Path, elmo: Elmo) -> None:

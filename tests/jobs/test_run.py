@@ -28,6 +28,75 @@ from tests.jobs.jobs import LINES, SUFFIXES, begin, contents
 ROOT = Path(__file__).parents[2]
 
 
+# --- sentences that are set aside -------------------------------------------------------------
+
+
+@pytest.fixture
+def poisoned(job: EmbedJob, text: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> EmbedJob:
+    """A job whose text has a sentence and a token that are too long."""
+    monkeypatch.setattr("elmo.jobs.groups.MAX_TOKENS", 6)
+    monkeypatch.setenv("ELMO_MAX_TOKEN_BYTES", "40")
+    lines = [*LINES, "a b c d e f g", "good", f"x {'河' * 14} y", "the end", "h i j k l m \udc80"]
+    text.write_bytes("".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape"))
+    return replace(job, errors="surrogateescape", set_aside=folder / "aside" / "bad.jsonl")
+
+
+def test_sentences_that_are_too_long_are_set_aside_by_choice(
+    poisoned: EmbedJob, text: Path, out: Path, elmo: Elmo
+) -> None:
+    with pytest.raises(SentenceTooLongError, match=r"text\.txt:8: a sentence must have at most 6 tokens; found 7"):
+        embed_corpus(replace(poisoned, set_aside=None), elmo)
+    summary = embed_corpus(poisoned, elmo)  # resumes
+    assert (summary.sentences, summary.set_aside) == (9, 3)
+    assert summary.kept > 0
+    rows = [json.loads(line) for line in (poisoned.set_aside or out).read_text().splitlines()]
+    name = str(text)
+    assert [(row["line"], row["start"], row["text"]) for row in rows] == [
+        (8, 0, "a b c d e f g"), (10, 0, f"x {'河' * 14} y"), (12, 0, "h i j k l m \udc80"),
+    ]  # fmt: skip
+    assert {row["file"] for row in rows} == {name}
+    assert rows[0]["error"] == "a sentence must have at most 6 tokens; found 7"
+    assert rows[1]["error"].startswith("a token must have at most 40 bytes; found a longer one")
+    good = [*LINES, "good", "the end"]
+    assert [one.tokens for one in read_embeddings(out)] == [tuple(line.split()) for line in good]
+
+
+def test_what_is_set_aside_does_not_depend_on_interruptions(
+    poisoned: EmbedJob, folder: Path, out: Path, elmo: Elmo
+) -> None:
+    embed_corpus(replace(poisoned, out=folder / "other" / "v.npz"), elmo)
+    expected, aside = contents(folder / "other"), contents(folder / "aside")
+    (folder / "aside" / "bad.jsonl").unlink()
+    begin(poisoned, elmo, reports=8)
+    assert not contents(folder / "aside")
+    assert embed_corpus(poisoned, elmo).kept > 0
+    assert (contents(out.parent), contents(folder / "aside")) == (expected, aside)
+    assert b'"set_aside": true' in expected["v.npz.manifest.json"]
+    summary = embed_corpus(poisoned, elmo)
+    assert summary.was_complete
+    assert summary.set_aside == 3
+    assert contents(folder / "aside") == aside
+    with pytest.raises(OutputError, match=r"was started with other options: set aside \(was true, now null\)"):
+        embed_corpus(replace(poisoned, set_aside=None), elmo)
+
+
+def test_a_stream_leaves_out_what_is_set_aside(poisoned: EmbedJob, elmo: Elmo) -> None:
+    stream = io.StringIO()
+    summary = embed_corpus(replace(poisoned, out=None), elmo, stdout=stream)
+    assert len(stream.getvalue().splitlines()) == summary.sentences == 9
+    assert summary.set_aside == 3
+    assert plan_corpus(poisoned, elmo).sentences == 9
+
+
+def test_the_file_that_is_set_aside_is_no_other_file_of_the_job(job: EmbedJob, text: Path, elmo: Elmo) -> None:
+    with pytest.raises(ConfigError, match="set_aside must not be the output file"):
+        replace(job, set_aside=job.out)
+    before = text.read_bytes()
+    with pytest.raises(OutputError, match=r"text\.txt: it is an input or another output of the job"):
+        embed_corpus(replace(job, set_aside=text), elmo)
+    assert text.read_bytes() == before
+
+
 # --- output -----------------------------------------------------------------------------------
 
 

@@ -53,6 +53,27 @@ def test_two_workers_write_the_same_bytes_as_one_process(long_job: EmbedJob, out
     assert embed_corpus(job, elmo).was_complete
 
 
+def test_workers_have_the_softmax_if_the_layers_need_it(long_job: EmbedJob, out: Path) -> None:
+    elmo = tiny_elmo(softmax=True)
+    embed_corpus(replace(long_job, layers="sense"), elmo)
+    result = contents(out.parent)
+    embed_corpus(replace(long_job, layers="sense", workers=1, restart=True), elmo)
+    assert contents(out.parent) == result
+
+
+def test_workers_set_the_same_sentences_aside(
+    long_job: EmbedJob, text: Path, out: Path, elmo: Elmo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elmo.jobs.groups.MAX_TOKENS", 6)
+    text.write_text("".join(f"{'x ' * (k % 9)}\n" for k in range(60)))
+    job = replace(long_job, set_aside=out.parent / "bad.jsonl")
+    assert embed_corpus(replace(job, workers=1), elmo).set_aside == 12
+    expected = contents(out.parent)
+    begin(replace(job, restart=True), elmo, reports=6)
+    embed_corpus(job, elmo)
+    assert contents(out.parent) == expected
+
+
 def test_a_job_can_be_resumed_with_another_number_of_workers(long_job: EmbedJob, out: Path, elmo: Elmo) -> None:
     embed_corpus(replace(long_job, workers=1), elmo)
     expected = contents(out.parent)

@@ -25,8 +25,10 @@ from elmo.jobs.plan import Progress
 from elmo.lexicon.index import MANIFEST, Index
 from elmo.lexicon.indexing import REBUILD, IndexJob, build_index
 from elmo.lexicon.neighbors import ApproximateIndex
+from tests.embed.sentences import tiny_elmo
 from tests.formats.tiny import tiny_model
 from tests.jobs.jobs import contents, stop_after
+from tests.jobs.processes import children
 from tests.lexicon.conftest import LINES
 
 needs_posix = pytest.mark.skipif(os.name == "nt", reason="sends signals and limits file sizes")
@@ -75,6 +77,60 @@ def test_a_stopped_job_resumes_and_writes_the_same_bytes(job: IndexJob, elmo: El
     build_index(started, elmo, on_progress=seen.append)
     assert contents(started.out) == expected
     assert reports == 1 or seen[-1].kept > 0
+
+
+@pytest.fixture
+def many(corpus: Path, job: IndexJob) -> IndexJob:
+    """A job of about forty shards."""
+    corpus.write_text("".join(f"{line} {k}\n" for k in range(10) for line in LINES if line), encoding="utf-8")
+    return job
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{}, {"words": ("bank", "new york"), "limit": 7, "layers": "top"}])
+def test_workers_write_the_same_bytes_as_one_process(many: IndexJob, options: dict[str, object]) -> None:
+    elmo = tiny_elmo(softmax=True)
+    one = replace(many, **options)  # type: ignore[arg-type]
+    build_index(one, elmo)
+    two = replace(one, out=one.out.with_name("two"), workers=2)
+    build_index(two, elmo)
+    assert contents(two.out) == contents(one.out)
+    assert len(contents(two.out)) > 5
+    build_index(replace(two, restart=True), elmo)
+    assert contents(two.out) == contents(one.out)
+
+
+@needs_posix
+@pytest.mark.slow
+def test_an_index_resumes_after_a_killed_worker(many: IndexJob) -> None:
+    elmo = tiny_elmo(softmax=True)
+    build_index(many, elmo)
+    killed = replace(many, out=many.out.with_name("killed"), workers=2)
+    before = set(children(os.getpid()))
+
+    def kill_one(progress: Progress) -> None:
+        if progress.shards == 3:
+            os.kill(max(set(children(os.getpid())) - before), signal.SIGKILL)
+
+    with pytest.raises(OutputError, match=r"a worker was killed \(signal 9\); run the job again to resume it"):
+        build_index(killed, elmo, on_progress=kill_one)
+    seen: list[Progress] = []
+    build_index(killed, elmo, on_progress=seen.append)
+    assert seen[-1].kept > 0
+    assert contents(killed.out) == contents(many.out)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"workers": 0}, "workers must be at least 1; found 0"),
+        ({"runner": "dask"}, "runner must be local, ray or spark; found 'dask'"),
+        ({"cluster": "auto"}, "cluster needs a runner"),
+    ],
+)
+def test_workers_that_do_not_fit_are_refused(job: IndexJob, options: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        replace(job, **options)  # type: ignore[arg-type]
 
 
 def test_a_complete_index_is_not_written_again(job: IndexJob, elmo: Elmo) -> None:

@@ -40,6 +40,7 @@ _LINE_WIDTH = 80  # maximum width of a sentence on a terminal, in Latin letters
     "elmo.jobs.plan:EmbedJob",
     skip=("inputs", "out", "layers", "start", "devices"),
     flags={"input_format": "--format"},
+    metavars={"set_aside": "FILE"},
     minimums={"batch_size": 1, "shard_tokens": 1, "workers": 1},
 )
 def command(
@@ -164,7 +165,7 @@ def _table_job(context: typer.Context, inputs: list[str], out: Path | None, opti
 
     unused = {
         "input_format": "--format", "split": "--split", "errors": "--errors", "workers": "--workers",
-        "runner": "--runner", "cluster": "--cluster",
+        "runner": "--runner", "cluster": "--cluster", "set_aside": "--set-aside",
     }  # fmt: skip
     if given := [flag for name, flag in unused.items() if is_set(context, name)] + [
         flag for name, flag in {"dry_run": "--dry-run", "estimate": "--estimate"}.items() if is_set(context, name)
@@ -277,6 +278,8 @@ def _report_summary(job: EmbedJob, summary: JobSummary) -> None:
     from elmo.text.lines import Tally
 
     warn_about_bytes(Tally(repaired=summary.repaired_lines, skipped=summary.skipped_lines))
+    if summary.set_aside:
+        logger.warning("left out sentences that cannot be embedded: %d; see %s", summary.set_aside, job.set_aside)
     if not summary.tokens and not summary.is_cut_short:
         logger.warning("the text has no words, so there are no vectors")
     if job.out is None:

@@ -16,6 +16,7 @@ EXAMPLES = opt.examples(
     "elmo index corpus.txt --out usages",
     "elmo index corpus.txt --words bank,river --out few",
     "elmo index corpus.txt more/*.txt --limit 100 --out sample",
+    "elmo index corpus.txt --workers 2 --out fast",
     "elmo index corpus.txt --out large --to lance",
 )
 
@@ -24,7 +25,7 @@ EXAMPLES = opt.examples(
     "elmo.lexicon.indexing:IndexJob",
     skip=("inputs", "out", "words", "layers", "shard_tokens"),
     flags={"input_format": "--format"},
-    minimums={"limit": 1, "seed": 0},
+    minimums={"limit": 1, "seed": 0, "workers": 1},
 )
 def command(
     context: typer.Context,

@@ -10,6 +10,8 @@
 - ``keras.py``: ``ElmoLayer`` for Keras 3.
 - ``datasets.py``: ``EmbedColumn``, a function for ``Dataset.map``.
 - ``arrow.py``: encodings and jobs as Arrow tables, for pyarrow, pandas, polars and DuckDB.
+- ``ray.py``: ``ElmoBatchEncoder``, a class for Ray Data's ``map_batches``.
+- ``spark.py``: ``encode_batches``, a function for Spark's ``mapInArrow``.
 - ``pytorch.py``: ``export_bilm``, the network for ``torch.export``.
 """
 

@@ -7,6 +7,7 @@ from .flair import ElmoEmbeddings as ElmoEmbeddings
 from .gensim import build_keyed_vectors as build_keyed_vectors
 from .keras import ElmoLayer as ElmoLayer
 from .pytorch import export_bilm as export_bilm
+from .ray import ElmoBatchEncoder as ElmoBatchEncoder
 from .requirements import require as require
 from .sentence_transformers import ElmoModule as ElmoModule
 from .sentence_transformers import build_sentence_transformer as build_sentence_transformer
@@ -14,9 +15,11 @@ from .sentence_transformers import load_sentence_transformer as load_sentence_tr
 from .sklearn import ElmoTokenVectorizer as ElmoTokenVectorizer
 from .sklearn import ElmoVectorizer as ElmoVectorizer
 from .spacy import use_elmo_vectors as use_elmo_vectors
+from .spark import encode_batches as encode_batches
 from .token_encoder import TokenEncoder as TokenEncoder
 
 __all__ = [
+    "ElmoBatchEncoder",
     "ElmoEmbeddings",
     "ElmoLayer",
     "ElmoModule",
@@ -27,6 +30,7 @@ __all__ = [
     "build_keyed_vectors",
     "build_sentence_transformer",
     "embed_dataset",
+    "encode_batches",
     "export_bilm",
     "from_arrow",
     "load_sentence_transformer",

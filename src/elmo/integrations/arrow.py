@@ -8,15 +8,20 @@ A table has one row per sentence: ``tokens`` (list of strings) and ``vectors`` (
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from elmo.embed.encoding import Encoding
-from elmo.errors import ChecksumError, DataError, ShapeError, importing_extra
+from elmo.embed.elmo import Elmo
+from elmo.embed.encoding import Encoding, Pooling
+from elmo.errors import ChecksumError, ConfigError, DataError, ShapeError, StateError, importing_extra
+from elmo.formats.pretrained import Pretrained, fingerprint
 from elmo.jobs.manifest import OutputFiles, read_manifest
 from elmo.jobs.reader import read_embeddings, read_shard
 from elmo.jobs.shard import Shard
@@ -25,14 +30,14 @@ from elmo.storage.files import compute_sha256, format_error, format_path
 if TYPE_CHECKING:
     import pyarrow
 
-    from elmo.embed.encoding import Pooling
+    from elmo.embed.encoding import LayerChoice
 
 with importing_extra("Arrow", extra="parquet"):
     import pyarrow as pa
     import pyarrow.compute as pc
 
 _LAYERS = b"elmo.layers"  # metadata of the field "vectors": number of layers
-_BATCH = 1024  # sentences that are copied at once
+_BATCH = 1024  # sentences that are copied or encoded at once
 
 
 def to_arrow(encodings: Encoding | Iterable[Encoding], *, pooling: Pooling | None = None) -> pyarrow.Table:
@@ -115,6 +120,105 @@ def _check_types(schema: pyarrow.Schema) -> None:
     n_layers = (schema.field("vectors").metadata or {}).get(_LAYERS, b"1")
     if not n_layers.isdigit() or not int(n_layers) or vectors.value_type.list_size % int(n_layers):
         raise DataError(f"the column vectors must have a number of layers that fits its width; found {n_layers!r:.40}")
+
+
+@dataclass(frozen=True)
+class ColumnEncoder:
+    """Adds vectors to batches of a table; the encoders for Ray Data and Spark are built on this class.
+
+    It is pickled without the model, which every process loads once, on first use. The vectors are those of
+    ``Elmo.encode``, in float32.
+
+    Args:
+        model: A name or path as in ``Elmo.from_pretrained``, which all machines can read.
+        column: Name of the column of texts, or of lists of tokens.
+        pooling: How to pool the vectors of the tokens into the new column COLUMN_vector: "mean", "max" or "ends"; None
+            adds the tokens and their vectors, COLUMN_tokens and COLUMN_vectors.
+        layers: Layers as in ``Elmo.encode``, except "all".
+        start: State at the start of a text: "zero", or "warm" (stored with the model).
+        tokenizer: Name of a tokenizer for texts. Default: the tokenizer of the model.
+        dtype: Precision of the network, as in ``Elmo.from_pretrained``.
+        device: Device of the network.
+        n_threads: Number of threads of each process; one, because an engine runs one process per core.
+        expected: Fingerprint that the model must have. Default: any.
+    """
+
+    model: str | Path = "en"
+    column: str = "text"
+    _: KW_ONLY
+    pooling: Pooling | None = "mean"
+    layers: LayerChoice | int = "average"
+    start: Literal["zero", "warm"] = "zero"
+    tokenizer: str | None = None
+    dtype: str = "float32"
+    device: str = "cpu"
+    n_threads: int = 1
+    expected: str | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.model, str | Path):
+            raise ConfigError(
+                "model must be a name or a path, so that other processes can load it; found "
+                f"{type(self.model).__name__}"
+            )
+        if self.layers == "all":
+            raise ConfigError("layers must give one vector per token; found 'all'; use 'concat'")
+        if self.pooling is not None and self.pooling not in get_args(Pooling):
+            raise ConfigError(f"pooling must be {', '.join(get_args(Pooling))} or None; found {self.pooling!r:.40}")
+        if self.n_threads < 1:
+            raise ConfigError(f"n_threads must be at least 1; found {self.n_threads}")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "elmo"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+
+    @cached_property
+    def elmo(self) -> Elmo:
+        """The model. Loading it sets the number of threads of this process."""
+        torch.set_num_threads(self.n_threads)
+        elmo = Elmo.from_pretrained(self.model, device=self.device, dtype=self.dtype, tokenizer=self.tokenizer)
+        if self.expected is not None and self.expected != (found := self.compute_fingerprint(elmo.pretrained)):
+            raise StateError(
+                f"{self.model!s:.80}: the model must have the fingerprint {str(self.expected)[:12]}…, as in the "
+                f"driver; found {found[:12]}…; use the same model on all machines"
+            )
+        return elmo
+
+    def compute_fingerprint(self, model: Pretrained) -> str:
+        """Compute the fingerprint of what determines the vectors of a model with these options."""
+        return fingerprint(model, with_warm=self.start == "warm", with_softmax=self.layers == "sense")
+
+    @property
+    def new_columns(self) -> tuple[str, ...]:
+        """Names of the new columns."""
+        if self.pooling is None:
+            return f"{self.column}_tokens", f"{self.column}_vectors"
+        return (f"{self.column}_vector",)
+
+    def check_columns(self, names: Sequence[str]) -> None:
+        """Raise ``DataError`` if the column is missing, or if a new column exists already."""
+        if self.column not in names:
+            raise DataError(f"unknown column {self.column!r:.40}; the batch has: {', '.join(map(str, names))[:200]}")
+        if taken := [name for name in self.new_columns if name in names]:
+            raise DataError(f"the batch already has a column {taken[0]!r:.40}; rename it")
+
+    def encode(self, texts: Sequence[Any]) -> pyarrow.Table:
+        """Return a table with the new columns; a text that is None has no vector (null)."""
+        tables = [self._encode_some(texts[begin : begin + _BATCH]) for begin in range(0, max(len(texts), 1), _BATCH)]
+        return pa.concat_tables(tables)
+
+    def _encode_some(self, texts: Sequence[Any]) -> pyarrow.Table:
+        present = [text for text in texts if text is not None]
+        # an empty text, if there is no other, gives the columns their types
+        encodings = self.elmo.encode(present or [""], layers=self.layers, start=self.start, dtype="float32")
+        table = to_arrow(encodings, pooling=self.pooling)
+        if len(present) < len(texts) or not present:
+            numbers = iter(range(len(present)))
+            table = table.take(pa.array([None if text is None else next(numbers) for text in texts], pa.int64()))
+        columns = table.columns if self.pooling is None else table.columns[1:]
+        return pa.table(dict(zip(self.new_columns, columns, strict=True)))
 
 
 def read_job(path: str | Path, *, verify: bool = True) -> pyarrow.RecordBatchReader:

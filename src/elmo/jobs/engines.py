@@ -137,9 +137,9 @@ class EnginePool(ABC):
 
     name: str
 
-    def __init__(self, job: EmbedJob, elmo: Elmo) -> None:
+    def __init__(self, job: EmbedJob, elmo: Elmo, *, maker: type[ShardMaker] = ShardMaker) -> None:
         self._job = job
-        self._model = ModelCopy(elmo, job)
+        self._model = ModelCopy(elmo, job, maker=maker)
         self._queue: SimpleQueue[tuple[Group, Future[ShardRecord]] | None] = SimpleQueue()
         self._threads = [
             threading.Thread(target=self._serve, args=(number,), name=f"elmo-{self.name}-{number}", daemon=True)
@@ -322,7 +322,7 @@ class SparkPool(EnginePool):
         self._is_own = SparkSession.getActiveSession() is None
         _check_reachable("Spark", self._job.cluster)
         master = self._job.cluster or f"local[{self._job.workers}]"
-        builder = SparkSession.builder.appName("elmo embed").master(master)
+        builder = SparkSession.builder.appName("elmo").master(master)
         settings = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
         if self._job.cluster is None:
             settings["spark.driver.host"] = "127.0.0.1"

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from elmo.config import BiLmConfig, n_parameters
 from elmo.embed.encoding import Encoding
 from elmo.engine.batches import split_batches
-from elmo.errors import ConfigError, NotFiniteError, OutputError
-from elmo.jobs.groups import Group, split_groups
+from elmo.errors import ConfigError, NotFiniteError, OutputError, SentenceTooLongError
+from elmo.jobs.groups import Group, check_length, split_groups
 from elmo.jobs.manifest import OutputFiles
 from elmo.jobs.shard import Layout
 from elmo.storage import remote
 from elmo.text.lines import ErrorPolicy, Source, Tally, expand_paths
-from elmo.text.reader import InputFormat, Sentence, read_sentences
+from elmo.text.reader import InputFormat, Sentence, UnusableSentence, read_sentences
 from elmo.text.tokenizers import Tokenizer, load_tokenizer
 
 if TYPE_CHECKING:
@@ -59,6 +59,9 @@ class EmbedJob:
             vectors. On a cluster, the output must be on storage that all machines share, or in an object store.
         cluster: Address of the Ray cluster, such as "auto", or master of Spark, such as "spark://host:7077". Default:
             this machine, or the cluster that this process is connected to.
+        set_aside: Leave out sentences that are too long, or have a token that is too long, and write them to this file:
+            a JSON object per line with file, line, start, text and error. The file is complete when the job is. Other
+            errors end the job. Default: such a sentence ends the job.
     """
 
     inputs: tuple[str, ...]
@@ -76,6 +79,7 @@ class EmbedJob:
     devices: tuple[str, ...] = ()
     runner: Literal["local", "ray", "spark"] = "local"
     cluster: str | None = None
+    set_aside: Path | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.out, str):
@@ -101,6 +105,8 @@ class EmbedJob:
             raise ConfigError(f"--workers must be at least {len(self.devices)}, one per device; found {self.workers}")
         if len({name.partition(":")[0] for name in self.devices}) > 1:
             raise ConfigError(f"devices must be of one type; found {', '.join(self.devices)[:80]}")
+        if self.set_aside is not None and self.set_aside == self.out:
+            raise ConfigError("set_aside must not be the output file; choose another file (--set-aside)")
 
     @property
     def has_workers(self) -> bool:
@@ -142,11 +148,25 @@ class EmbedJob:
                 n_lines += last != b"\n"
         return n_lines
 
-    def sentences(self, tokenizer: Tokenizer, tally: Tally | None = None) -> Iterator[Sentence]:
+    def sentences(
+        self,
+        tokenizer: Tokenizer,
+        tally: Tally | None = None,
+        on_unusable: Callable[[UnusableSentence], None] | None = None,
+    ) -> Iterator[Sentence]:
         """Check that the inputs exist, and return an iterator over their tokenized sentences.
 
-        ``tally`` counts the lines that are not valid UTF-8.
+        ``tally`` counts the lines that are not valid UTF-8. With ``set_aside``, ``on_unusable`` receives the sentences
+        that are left out.
         """
+        if self.set_aside is not None:
+            on_unusable = on_unusable or (lambda _: None)
+            return _leave_out(self._read(tokenizer, tally, on_unusable), on_unusable)
+        return self._read(tokenizer, tally, None)
+
+    def _read(
+        self, tokenizer: Tokenizer, tally: Tally | None, on_unusable: Callable[[UnusableSentence], None] | None
+    ) -> Iterator[Sentence]:
         return read_sentences(
             self.inputs,
             tokenizer=tokenizer,
@@ -154,7 +174,19 @@ class EmbedJob:
             split=self.split,
             errors=self.errors,
             tally=tally,
+            on_unusable=on_unusable,
         )
+
+
+def _leave_out(sentences: Iterator[Sentence], on_unusable: Callable[[UnusableSentence], None]) -> Iterator[Sentence]:
+    """Yield the sentences that the network accepts."""
+    for sentence in sentences:
+        try:
+            check_length(sentence)
+        except SentenceTooLongError as error:
+            on_unusable(UnusableSentence.of(sentence, error))
+        else:
+            yield sentence
 
 
 @dataclass(frozen=True)
@@ -190,6 +222,7 @@ class JobSummary:
         repaired_lines: Number of lines that were not valid UTF-8 and were repaired.
         skipped_lines: Number of lines that were not valid UTF-8 and were skipped.
         is_cut_short: Whether the reader closed the output stream before the end.
+        set_aside: Number of sentences that were left out and written to ``EmbedJob.set_aside``.
     """
 
     sentences: int
@@ -201,6 +234,7 @@ class JobSummary:
     repaired_lines: int = 0
     skipped_lines: int = 0
     is_cut_short: bool = False
+    set_aside: int = 0
 
 
 @dataclass(frozen=True)

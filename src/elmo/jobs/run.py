@@ -12,21 +12,26 @@ is in memory when the file is assembled.
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from elmo.engine.batches import split_batches
+from elmo.errors import OutputError
 from elmo.jobs.groups import check_length
 from elmo.jobs.manifest import OutputFiles
 from elmo.jobs.plan import EmbedJob, JobSummary, Progress, encode_sentences
 from elmo.jobs.shard import Layout
 from elmo.jobs.sharded import ShardedRun
 from elmo.jobs.writers import check_libraries, json_line
-from elmo.storage.atomic import cannot_write, hold_lock
+from elmo.storage.atomic import atomic_file, cannot_write, hold_lock
+from elmo.storage.files import format_path
 from elmo.text.lines import Tally
+from elmo.text.reader import UnusableSentence
 
 if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
@@ -60,15 +65,67 @@ def embed_corpus(
     encode_sentences([], job, elmo)  # report invalid options before anything is written
     tally = Tally()
     report = on_progress or (lambda _: None)
+    aside = _SetAside(job)
     if job.out is None:
-        return _write_stream(job, elmo, tally=tally, report=report, stream=stdout or sys.stdout)
+        with aside.writing():
+            summary = _write_stream(
+                job, elmo, tally=tally, report=report, stream=stdout or sys.stdout, on_unusable=aside.add
+            )
+        return replace(summary, set_aside=aside.n)
     files = OutputFiles(job.out)
     check_libraries(files.suffix)
-    sentences = job.sentences(elmo.tokenizer, tally)
+    sentences = job.sentences(elmo.tokenizer, tally, aside.add)
     files.make_folders()
     with hold_lock(files.lock, subject=job.out) as lock:
         run = ShardedRun(job, elmo, files=files, lock=lock, limit=job.tokens_per_shard(layout), report=report)
-        return run.run(sentences, tally)
+        with aside.writing():
+            summary = run.run(sentences, tally)
+    return replace(summary, set_aside=aside.n)
+
+
+class _SetAside:
+    """Writes the sentences that a job leaves out.
+
+    Every run reads the whole text, also if it resumes a job, so it writes the whole file, in the order of the text.
+    """
+
+    def __init__(self, job: EmbedJob) -> None:
+        self.path, self.n = job.set_aside, 0
+        self._file: TextIO | None = None
+        if self.path is None:
+            return
+        others = [path for path in job.files() if path != "-"]
+        if job.out is not None:
+            others += [job.out, OutputFiles(job.out).manifest]
+        if self.path.resolve() in {path.resolve() for path in others}:
+            raise OutputError(
+                f"cannot write {format_path(self.path)}: it is an input or another output of the job; choose another "
+                "file (--set-aside)"
+            )
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Open the file; it appears under its name if the job succeeds."""
+        if self.path is None:
+            yield
+            return
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise cannot_write(self.path, error) from error
+        with atomic_file(self.path) as temporary, temporary.open("x", encoding="ascii", newline="\n") as self._file:
+            yield
+
+    def add(self, sentence: UnusableSentence) -> None:
+        """Write a sentence."""
+        assert self._file is not None  # noqa: S101 -- for the type checker
+        assert self.path is not None  # noqa: S101
+        fields = asdict(sentence)
+        try:
+            self._file.write(json.dumps({"file": fields.pop("path"), **fields}) + "\n")
+        except OSError as error:
+            raise cannot_write(self.path, error) from error
+        self.n += 1
 
 
 def _load(job: EmbedJob, model: Elmo | str | Path | None) -> Elmo:
@@ -81,12 +138,18 @@ def _load(job: EmbedJob, model: Elmo | str | Path | None) -> Elmo:
 
 
 def _write_stream(
-    job: EmbedJob, elmo: Elmo, *, tally: Tally, report: Callable[[Progress], None], stream: TextIO
+    job: EmbedJob,
+    elmo: Elmo,
+    *,
+    tally: Tally,
+    report: Callable[[Progress], None],
+    stream: TextIO,
+    on_unusable: Callable[[UnusableSentence], None],
 ) -> JobSummary:
     """Write JSON lines to a stream; stop without an error if the reader closes the stream."""
     n_sentences, n_tokens, is_cut_short = 0, 0, False
     is_ascii = not (stream.encoding or "utf-8").lower().startswith("utf")
-    sentences = job.sentences(elmo.tokenizer, tally)
+    sentences = job.sentences(elmo.tokenizer, tally, on_unusable)
     try:
         for batch in split_batches(sentences, batch_size=job.batch_size):
             for sentence in batch:

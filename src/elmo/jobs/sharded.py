@@ -41,8 +41,9 @@ if TYPE_CHECKING:
 class ShardedRun:
     """One run of a job that writes files; the caller must hold the lock of the job.
 
-    To write other content into the shards, pass an instance of a subclass of ``ShardMaker`` as ``maker``.
-    ``options`` are additional options that change the output; they are recorded in the manifest.
+    To write other content into the shards, pass an instance of a subclass of ``ShardMaker`` as ``maker``. Workers
+    create their own instance from the job and the model. ``options`` are additional options that change the output;
+    they are recorded in the manifest.
     """
 
     def __init__(
@@ -134,6 +135,8 @@ class ShardedRun:
                 f"cannot write {format_path(path)}: it is the manifest of {format_path(earlier.out)}; choose "
                 "another output"
             )
+        if self.job.set_aside is not None:  # a run without this option ends at the first unusable sentence
+            earlier = replace(earlier, options=earlier.options | {"set_aside": True})
         differences = earlier.differences(self.manifest)
         if differences and not earlier.shards and not earlier.is_complete:
             return None  # it stopped before its first shard was complete, so nothing is lost
@@ -242,10 +245,10 @@ class ShardedRun:
     def _open_pool(self) -> Workers | EnginePool:
         """Return the workers of the job: processes of this machine, or those of an engine."""
         if self.job.runner == "local":
-            return Workers(self.job, self.elmo, lock=self.lock)
+            return Workers(self.job, self.elmo, lock=self.lock, maker=type(self.maker))
         from elmo.jobs.engines import POOLS
 
-        return POOLS[self.job.runner](self.job, self.elmo)
+        return POOLS[self.job.runner](self.job, self.elmo, maker=type(self.maker))
 
     def _record_first(self, pending: deque[tuple[Group, Future[ShardRecord]]]) -> None:
         """Wait for the first pending shard, and add it to the manifest."""
@@ -333,4 +336,5 @@ def _output_options(job: EmbedJob, elmo: Elmo, limit: int) -> dict[str, Any]:
         "device": elmo.device.type,
         "precision": elmo.precision,
         "shard_tokens": limit,
+        **({} if job.set_aside is None else {"set_aside": True}),
     }

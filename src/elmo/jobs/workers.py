@@ -120,7 +120,7 @@ def _split_evenly(group: Group, *, batch_size: int | None) -> Iterator[list[Sent
 class ModelCopy:
     """The model with its current weights in a temporary folder next to the output, from which workers load it."""
 
-    def __init__(self, elmo: Elmo, job: EmbedJob) -> None:
+    def __init__(self, elmo: Elmo, job: EmbedJob, *, maker: type[ShardMaker]) -> None:
         import torch
 
         self.out = cast("Path", job.out)  # EmbedJob requires it for workers
@@ -134,6 +134,7 @@ class ModelCopy:
             device=str(elmo.device),
             precision=elmo.precision,
             n_threads=max(1, torch.get_num_threads() // job.workers) if is_local else 1,
+            maker=maker,
         )
 
     def write(self) -> None:
@@ -141,10 +142,12 @@ class ModelCopy:
         from elmo.formats import native
 
         elmo = self._elmo
+        model = replace(elmo.as_pretrained(), vocab=elmo.vocab, softmax=elmo.softmax)
+        if self.options.job.layers != "sense":  # the only layers that need the softmax
+            model = replace(model, vocab=elmo.vocab if elmo.config.words else None, softmax=None)
         try:
             self._folder.mkdir()
-            vocab = elmo.vocab if elmo.config.words else None
-            native.write(replace(elmo.as_pretrained(), vocab=vocab, softmax=None), self._folder / _MODEL)
+            native.write(model, self._folder / _MODEL)
             if self._shared is not None:
                 remote.upload_folder(self._folder / _MODEL, self._shared)
         except OSError as error:
@@ -168,9 +171,9 @@ class Workers:
     can start while one of them is alive.
     """
 
-    def __init__(self, job: EmbedJob, elmo: Elmo, *, lock: int) -> None:
+    def __init__(self, job: EmbedJob, elmo: Elmo, *, lock: int, maker: type[ShardMaker] = ShardMaker) -> None:
         self._job, self._lock = job, lock
-        self._model = ModelCopy(elmo, job)
+        self._model = ModelCopy(elmo, job, maker=maker)
         self._pool = ThreadPoolExecutor(job.workers, thread_name_prefix="elmo-worker")
         self._local = threading.local()  # the worker of each thread
         self._guard = threading.Lock()
@@ -296,6 +299,8 @@ class WorkerOptions:
         device: Device of this worker.
         precision: Precision of the network.
         n_threads: Number of threads of this worker.
+        maker: What makes the shards: a class of a module, because it is pickled by its name, which a job and a
+            model are enough to create.
     """
 
     job: EmbedJob
@@ -303,6 +308,7 @@ class WorkerOptions:
     device: str
     precision: str
     n_threads: int
+    maker: type[ShardMaker] = ShardMaker
 
 
 @dataclass(frozen=True)
@@ -358,4 +364,4 @@ def load_maker(options: WorkerOptions) -> ShardMaker:
     torch.set_num_threads(options.n_threads)
     model = native.read(options.model, verify=False)  # mapped into memory, which all workers share
     elmo = Elmo(model, device=options.device, dtype=options.precision, tokenizer="whitespace")
-    return ShardMaker(options.job, elmo)
+    return options.maker(options.job, elmo)

@@ -69,6 +69,11 @@ class IndexJob:
         shard_tokens: Maximum number of tokens per shard; by default, shards have about 64 MB of vectors.
         restart: Start over instead of resuming an unfinished index; a complete index is kept until the new one is
             complete.
+        workers: Number of processes; affects the speed, not the index.
+        runner: What runs the workers: processes of this machine ("local"), "ray" or "spark"; affects the speed, not the
+            index. On a cluster, the index must be on storage that all machines share.
+        cluster: Address of the Ray cluster, such as "auto", or master of Spark, such as "spark://host:7077". Default:
+            this machine, or the cluster that this process is connected to.
     """
 
     inputs: tuple[str, ...]
@@ -87,6 +92,9 @@ class IndexJob:
     to: Literal["lance"] | None = None
     shard_tokens: int | None = None
     restart: bool = False
+    workers: int = 1
+    runner: Literal["local", "ray", "spark"] = "local"
+    cluster: str | None = None
 
     def __post_init__(self) -> None:
         check_one_vector(self.layers)
@@ -96,13 +104,14 @@ class IndexJob:
             raise ConfigError(f"limit must be at least 1; found {self.limit}")
         if self.limit is not None and "-" in self.inputs:
             raise ConfigError("cannot use limit with stdin: the text is read twice; use a file")
+        self.embed_job()  # checks the other options
 
     def embed_job(self) -> EmbedJob:
         """Return the embedding job that computes the vectors."""
         return EmbedJob(
             inputs=self.inputs, out=self.out / SHARDS, layers=self.layers, input_format=self.input_format,
             split=self.split, errors=self.errors, dtype=self.dtype, start=self.start, restart=self.restart,
-            shard_tokens=self.shard_tokens,
+            shard_tokens=self.shard_tokens, workers=self.workers, runner=self.runner, cluster=self.cluster,
         )  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -44,6 +44,36 @@ class Sentence:
         return len(self.tokens)
 
 
+@dataclass(frozen=True)
+class UnusableSentence:
+    """A sentence that is too long, or has a token that is too long.
+
+    Attributes:
+        path: File that contains the sentence, formatted for messages.
+        line: Line number of the sentence, from 1.
+        start: Offset in the line at which the text starts.
+        text: The text, or the tokens separated by spaces.
+        error: What is wrong.
+    """
+
+    path: str
+    line: int
+    start: int
+    text: str
+    error: str
+
+    @classmethod
+    def of(cls, sentence: Sentence, error: DataError) -> UnusableSentence:
+        """Describe a sentence and its error."""
+        text = sentence.tokens.text
+        text = " ".join(sentence.tokens.tokens) if text is None else text
+        return cls(sentence.path, sentence.line, sentence.start, text, _without_place(error, sentence.place))
+
+
+def _without_place(error: DataError, place: str) -> str:
+    return str(error).removeprefix(f"{place}: ")
+
+
 def read_sentences(
     paths: Sequence[str | Path],
     *,
@@ -52,6 +82,7 @@ def read_sentences(
     split: bool = False,
     errors: ErrorPolicy = "strict",
     tally: Tally | None = None,
+    on_unusable: Callable[[UnusableSentence], None] | None = None,
 ) -> Iterator[Sentence]:
     """Read the sentences of files, globs, folders and stdin, in order.
 
@@ -66,6 +97,8 @@ def read_sentences(
         split: Whether to split each line into sentences; only for ``text``.
         errors: What to do with bytes that are not UTF-8.
         tally: Counts the lines that were repaired or skipped.
+        on_unusable: Receives the sentences that are too long, or have a token that is too long, and leaves them out.
+            Default: raise an error.
     """
     if input_format not in INPUT_FORMATS:
         raise ConfigError(f"input format must be one of {', '.join(INPUT_FORMATS)}; found {str(input_format)[:40]!r}")
@@ -75,7 +108,14 @@ def read_sentences(
     # read_lines checks the policy at once; the first line may be read much later
     limits = TextLimits.read()
     lines_per_file = [read_lines(file, errors=errors, tally=tally, limits=limits) for file in files]
-    return _parse_files(lines_per_file, tokenizer=tokenizer, input_format=input_format, split=split, limits=limits)
+    return _parse_files(
+        lines_per_file,
+        tokenizer=tokenizer,
+        input_format=input_format,
+        split=split,
+        limits=limits,
+        on_unusable=on_unusable,
+    )
 
 
 def _parse_files(
@@ -85,31 +125,42 @@ def _parse_files(
     input_format: InputFormat,
     split: bool,
     limits: TextLimits,
+    on_unusable: Callable[[UnusableSentence], None] | None,
 ) -> Iterator[Sentence]:
     tokenize = WhitespaceTokenizer() if input_format == "tokens" else tokenizer
     for lines in lines_per_file:
-        for sentence in read_conllu(lines) if input_format == "conllu" else _split_lines(lines, tokenize, split=split):
+        for sentence in (
+            read_conllu(lines)
+            if input_format == "conllu"
+            else _split_lines(lines, tokenize, split=split, on_unusable=on_unusable)
+        ):
             # most lines are shorter than the longest token
             if sentence.tokens.text is None or 4 * len(sentence.tokens.text) > limits.token_bytes:
-                limits.check_tokens(sentence.tokens.tokens, sentence.place)
+                try:
+                    limits.check_tokens(sentence.tokens.tokens, sentence.place)
+                except DataError as error:
+                    if on_unusable is None:
+                        raise
+                    on_unusable(UnusableSentence.of(sentence, error))
+                    continue
             yield sentence
 
 
-def _split_lines(lines: Iterable[Line], tokenize: Tokenizer, *, split: bool) -> Iterator[Sentence]:
+def _split_lines(
+    lines: Iterable[Line], tokenize: Tokenizer, *, split: bool, on_unusable: Callable[[UnusableSentence], None] | None
+) -> Iterator[Sentence]:
     for line in lines:
-        is_empty = True
-        for start, end in iter_sentences(line.text, language=tokenize.name) if split else ():
-            yield Sentence(_tokenize(tokenize, line.text[start:end], line), line.path, line.number, start)
-            is_empty = False
-        if is_empty:
-            yield Sentence(_tokenize(tokenize, line.text, line), line.path, line.number)
-
-
-def _tokenize(tokenize: Tokenizer, text: str, line: Line) -> Tokens:
-    try:
-        return tokenize(text)
-    except SentenceTooLongError as error:
-        raise SentenceTooLongError(f"{line.path}:{line.number}: {error}") from error
+        spans = list(iter_sentences(line.text, language=tokenize.name)) if split else []
+        for start, end in spans or [(0, len(line.text))]:
+            text = line.text[start:end]
+            try:
+                tokens = tokenize(text)
+            except SentenceTooLongError as error:
+                if on_unusable is None:
+                    raise SentenceTooLongError(f"{line.path}:{line.number}: {error}") from error
+                on_unusable(UnusableSentence(line.path, line.number, start, text, str(error)))
+            else:
+                yield Sentence(tokens, line.path, line.number, start)
 
 
 def require_words(sentences: Iterable[Sentence], *, inputs: Sequence[str | Path]) -> Iterator[Sentence]:
