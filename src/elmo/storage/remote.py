@@ -51,7 +51,7 @@ def parse_path(text: str | Path) -> Path:
     if not isinstance(text, str) or not is_url(text):
         return Path(text) if isinstance(text, str) else text
     protocol = text.partition("://")[0]
-    feature, extra = f"{protocol}:// paths", _EXTRAS.get(protocol, "s3")
+    feature, extra = f"a {protocol}:// path", _EXTRAS.get(protocol, "s3")
     with importing_extra(feature, extra=extra):
         from upath import UPath  # pyright: ignore[reportMissingImports] -- an extra
     try:
