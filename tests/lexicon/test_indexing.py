@@ -230,6 +230,8 @@ def test_tokens_with_no_break_spaces_or_surrogates_are_sampled(job: IndexJob, el
 def test_invalid_jobs_are_rejected_before_writing(job: IndexJob, elmo: Elmo) -> None:
     with pytest.raises(ConfigError, match="several vectors per usage"):
         replace(job, layers="all")
+    with pytest.raises(ConfigError, match="an index must be in a local folder"):
+        IndexJob(("a.txt",), Path("s3://bucket/index"))
     with pytest.raises(ConfigError, match="cannot use limit with stdin: the text is read twice"):
         replace(job, inputs=("-",), limit=3)
     with pytest.raises(DataError, match="no such file"):

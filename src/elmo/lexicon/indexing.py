@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -98,6 +99,8 @@ class IndexJob:
 
     def __post_init__(self) -> None:
         check_one_vector(self.layers)
+        if re.match(r"[a-z][a-z0-9+.-]+:/", self.out.as_posix()):  # "s3://bucket" as a Path
+            raise ConfigError(f"{format_path(self.out)}: an index must be in a local folder, not in an object store")
         if self.to not in (None, "lance"):
             raise ConfigError(f"to must be 'lance' or None; found {self.to!r:.40}")
         if self.limit is not None and self.limit < 1:
