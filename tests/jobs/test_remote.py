@@ -77,10 +77,12 @@ def test_a_stopped_job_is_resumed_and_a_damaged_shard_is_written_again(memory: s
         embed_corpus(job, elmo, on_progress=stop_after(10))
     fsspec.filesystem("memory").pipe("/bucket/out/v-00003.npz", b"damaged")
     fsspec.filesystem("memory").pipe("/bucket/out/v-00030.npz", b"of another run")
-    fsspec.filesystem("memory").pipe("/bucket/out/other.txt", b"not ours")
+    others = {"other.txt": b"not ours", "v-20240101.npz": b"not ours, a date"}
+    for name, data in others.items():
+        fsspec.filesystem("memory").pipe(f"/bucket/out/{name}", data)
     summary = embed_corpus(job, elmo)
     assert summary.kept == 6  # the sentences of the shards before the damaged one
-    assert store(f"{memory}/out") == {**expected_bytes(job, elmo, folder), "other.txt": b"not ours"}
+    assert store(f"{memory}/out") == {**expected_bytes(job, elmo, folder), **others}
 
 
 def test_failed_requests_are_repeated_and_then_reported(
@@ -89,7 +91,7 @@ def test_failed_requests_are_repeated_and_then_reported(
     from fsspec.implementations.memory import MemoryFileSystem
 
     monkeypatch.setattr(remote, "RETRY_SECONDS", 0.0)
-    counts = dict.fromkeys(("info", "cat_file", "put_file", "ls"), 0)
+    counts: dict[str, int] = dict.fromkeys(("info", "cat_file", "put_file", "ls"), 0)
     is_down = False
 
     def fail(name: str) -> Any:
@@ -139,14 +141,32 @@ def test_a_bad_address_is_an_error_in_one_line(memory: str, elmo: Elmo, inputs: 
 
 
 def test_paths_that_cannot_be_used_are_refused() -> None:
-    with pytest.raises(ConfigError, match="cannot use 'nosuch://a/b' as a path"):
-        remote.parse_path("nosuch://a/b")
+    with pytest.raises(ConfigError, match="cannot use ftp:// paths; use a local path or one of s3, gs"):
+        remote.parse_path("ftp://user:secret@host/b")
+    for address in ("memory://a//b.npz", "memory://a/../b.npz"):
+        with pytest.raises(ConfigError, match="must not contain // or"):
+            remote.parse_path(address)
+    for options in ({"out": Path("s3://bucket/v.npz")}, {"set_aside": Path("s3://bucket/a.jsonl")}):
+        with pytest.raises(ConfigError, match="as a string, not as a Path"):
+            EmbedJob(("a.txt",), **options)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="must not contain a password"):
         remote.parse_path("memory://user:secret@host/b")
     if importlib.util.find_spec("gcsfs") is None:
         with pytest.raises(MissingExtraError, match=r"pip install 'pyelmo\[gs\]'"):
             remote.parse_path("gs://bucket/a")
     assert remote.parse_path("file") == Path("file")
+
+
+def test_a_missing_file_in_a_subclass_of_the_error_is_described() -> None:
+    class SpecialError(FileNotFoundError):
+        def __init__(self, text: str) -> None:
+            super().__init__(text)
+
+    def fail() -> None:
+        raise SpecialError("somewhere")
+
+    with pytest.raises(FileNotFoundError, match="no such bucket or file"):
+        remote._request(fail)
 
 
 # --- a real S3-compatible server --------------------------------------------------------------------

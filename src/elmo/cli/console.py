@@ -300,8 +300,8 @@ def describe_resume(out: Path, *, restart: bool) -> str:
     """Return the hint for the message after Ctrl-C: how to resume the job that writes ``out``."""
     from elmo.jobs.manifest import OutputFiles, read_manifest
 
-    manifest = OutputFiles(out).manifest
-    if not manifest.exists() or not read_manifest(manifest).shards:
+    files = OutputFiles(out)
+    if not files.has_manifest() or not read_manifest(files.manifest).shards:
         return "; nothing was saved, so the same command starts from the beginning"
     if restart:
         return "; run the command without --restart to resume after the last complete shard"

@@ -34,7 +34,7 @@ from elmo.jobs.plan import EmbedJob
 from elmo.jobs.workers import ModelCopy, ShardMaker, WorkerError, WorkerOptions, load_maker
 from elmo.storage import remote
 from elmo.storage.atomic import temporary_folder
-from elmo.storage.files import format_path
+from elmo.storage.files import format_error, format_path
 
 if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
@@ -124,7 +124,11 @@ def _find_maker(task: ShardTask) -> ShardMaker:
 def _load_remote(options: WorkerOptions) -> ShardMaker:
     """Load a model from an object store."""
     with temporary_folder("elmo-model-", subject="load the model") as folder:
-        remote.download_folder(options.model, folder)
+        try:
+            remote.download_folder(options.model, folder)
+        except OSError as error:
+            problem = f"the worker on {platform.node()} cannot read {format_path(options.model)}: {format_error(error)}"
+            raise ConfigError(f"{problem}; workers need the credentials of the store") from error
         return load_maker(replace(options, model=folder))
 
 

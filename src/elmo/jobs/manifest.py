@@ -132,7 +132,8 @@ class OutputFiles:
             raise cannot_write(self.out, error) from error
 
     def _is_shard(self, name: str, names: frozenset[str]) -> bool:
-        pattern = rf"{re.escape(self._prefix)}-\d{{5,}}{re.escape(self.shard_suffix)}"
+        # at most seven digits: eight are a date, in files that are not ours
+        pattern = rf"{re.escape(self._prefix)}-(?:\d{{5}}|[1-9]\d{{5,6}}){re.escape(self.shard_suffix)}"
         # a file such as "a-00000.npz" can also be the output of another job, which then has a manifest
         is_output = _manifest_path(Path(name)).name in names
         return re.fullmatch(pattern, name) is not None and not is_output

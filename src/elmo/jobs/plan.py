@@ -82,8 +82,12 @@ class EmbedJob:
     set_aside: Path | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.out, str):
+        if self.out is not None and not remote.is_remote(self.out):
             object.__setattr__(self, "out", remote.parse_path(self.out))
+        if self.set_aside is not None:
+            object.__setattr__(self, "set_aside", remote.parse_path(self.set_aside))
+            if remote.is_remote(self.set_aside):
+                raise ConfigError("set_aside must be a local file (--set-aside)")
         for name in ("inputs", "devices"):
             if isinstance(value := getattr(self, name), str):
                 raise ConfigError(f"{name} must be a tuple of strings; found one string; use ({value[:40]!r},)")
@@ -119,7 +123,7 @@ class EmbedJob:
 
     def reads_pipe(self) -> bool:
         """Return whether an input is stdin or a pipe, which may block and can be read only once."""
-        return any(path == "-" or not remote.is_file(path) for path in self.files())
+        return any(path == "-" or not (remote.is_remote(path) or path.is_file()) for path in self.files())
 
     def files(self) -> list[Source]:
         """Return the files of the input; raise ``DataError`` if one does not exist."""

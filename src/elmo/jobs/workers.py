@@ -299,8 +299,7 @@ class WorkerOptions:
         device: Device of this worker.
         precision: Precision of the network.
         n_threads: Number of threads of this worker.
-        maker: What makes the shards: a class of a module, because it is pickled by its name, which a job and a
-            model are enough to create.
+        maker: Class that makes the shards. It must be importable, and its constructor takes a job and a model.
     """
 
     job: EmbedJob

@@ -34,7 +34,7 @@ from elmo.lexicon.lance import LanceIndex, check_library
 from elmo.lexicon.usages import Reservoir, Vectors, WordFilter, check_one_vector, entry_key
 from elmo.storage.atomic import atomic_file, cannot_write, check_own, hold_lock, sync
 from elmo.storage.files import format_path
-from elmo.text.lines import ErrorPolicy, Tally, escape_field, expand_paths
+from elmo.text.lines import ErrorPolicy, Tally, escape_field
 from elmo.text.reader import InputFormat, Sentence, require_words
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class IndexJob:
 
     def __post_init__(self) -> None:
         check_one_vector(self.layers)
-        if re.match(r"[a-z][a-z0-9+.-]+:/", self.out.as_posix()):  # "s3://bucket" as a Path
+        if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", self.out.as_posix()):  # "s3://bucket" as a Path
             raise ConfigError(f"{format_path(self.out)}: an index must be in a local folder, not in an object store")
         if self.to not in (None, "lance"):
             raise ConfigError(f"to must be 'lance' or None; found {self.to!r:.40}")
@@ -311,7 +311,7 @@ def _write_description(job: IndexJob, elmo: Elmo, reader: _UsageReader, files: O
 def _rebuild(job: IndexJob) -> Iterator[IndexJob]:
     """Provide a job that builds a new index in a subfolder; on success, the new index replaces the old one."""
     folder = job.out
-    if any(path != "-" and folder.resolve() in path.resolve().parents for path in expand_paths(job.inputs)):
+    if any(path != "-" and folder.resolve() in path.resolve().parents for path in job.embed_job().files()):
         raise OutputError(f"{format_path(folder)} contains input files; use another folder for the index")
     new = folder / REBUILD
     with hold_lock(OutputFiles(folder / SHARDS).lock, subject=folder):

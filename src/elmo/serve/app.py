@@ -166,6 +166,7 @@ class App:
 
     def stop(self) -> None:
         """Stop the threads."""
+        self.access_log.flush()
         self.words.stop()
         self.calls.stop()
         self.access_log.flush()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import sys
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from prometheus_client import (
     multiprocess,
 )
 
+_PIPE_BYTES = 4096
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _TOKENS = (1, 16, 64, 256, 512, 1024, 2048, 4096, 8192, 16384)
 _REASONS = {401: "key", 403: "origin", 413: "too large", 429: "overload", 503: "unavailable", 504: "deadline"}
@@ -120,9 +122,12 @@ class AccessLog:
 
     def flush(self) -> None:
         """Write the lines; they are lost if stderr is closed or full."""
-        if self._lines:
-            text = b"\n".join((*self._lines, b"")).decode()
-            self._lines.clear()
-            with contextlib.suppress(OSError, ValueError, AttributeError):
-                sys.stderr.write(text)
+        lines, self._lines = self._lines, []
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            while lines:
+                # Writes of this size are atomic, so that the lines of several processes do not mix.
+                n_bytes = itertools.accumulate(len(line) + 1 for line in lines)
+                n = max(1, sum(1 for _ in itertools.takewhile(lambda size: size <= _PIPE_BYTES, n_bytes)))
+                sys.stderr.write(b"\n".join((*lines[:n], b"")).decode())
                 sys.stderr.flush()
+                del lines[:n]

@@ -82,10 +82,12 @@ def run_worker(options: ServeOptions, listener: socket.socket, *, on_ready: Call
         if not errors:
             await server.serve(sockets=[listener])
 
-    with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(run())
-    gc.enable()
-    app.stop()
+    try:
+        with contextlib.suppress(KeyboardInterrupt):
+            asyncio.run(run())
+    finally:
+        gc.enable()
+        app.stop()
     if errors:
         raise errors[0]
 

@@ -126,8 +126,9 @@ def atomic_file(path: Path) -> Iterator[Path]:
     """
     if remote.is_remote(path):
         try:
-            with remote.written_file(path) as temporary:
-                yield temporary
+            with temporary_folder("elmo-upload-", subject=f"write {format_path(path)}") as folder:
+                yield folder / path.name
+                remote.upload(folder / path.name, path)
         except OSError as error:
             raise cannot_write(path, error) from error
         return

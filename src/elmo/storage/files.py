@@ -278,11 +278,11 @@ _MAX_CHECKSUM_BYTES = 1 << 14
 
 def compute_sha256(path: Path) -> str:
     """Compute the SHA-256 of a file, in hexadecimal."""
-    with remote.open_file(path) if remote.is_remote(path) else open_regular(path) as file:
-        try:
+    try:
+        with remote.open_file(path) if remote.is_remote(path) else open_regular(path) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
-        except OSError as error:
-            raise FormatError(f"cannot read {format_path(path)}: {format_error(error)}") from error
+    except OSError as error:
+        raise FormatError(f"cannot read {format_path(path)}: {format_error(error)}") from error
 
 
 def format_checksums(sums: Mapping[str, str], order: Sequence[str]) -> str:

@@ -1,8 +1,8 @@
-"""Files in object stores: ``s3://``, ``gs://``, ``hf://`` and all others that fsspec knows.
+"""Files in object stores: ``s3://``, ``gs://`` and ``hf://``, and ``memory://`` for tests.
 
 A path is a ``UPath`` of universal-pathlib, which has the names and methods of a ``Path``. Files are accessed with the
 functions of this module only. A request that fails is repeated, because object stores fail now and then, and because
-methods such as ``UPath.is_file`` take a failure for a missing file. An object that is written is visible at once and as
+methods such as ``UPath.is_file`` treat a failure as a missing file. An object that is written is visible at once and as
 a whole. An error is an ``OSError`` with a message of one line.
 
 Credentials come from the environment or the configuration files of each store, never from paths.
@@ -10,15 +10,14 @@ Credentials come from the environment or the configuration files of each store, 
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import os
 import re
-import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -26,44 +25,55 @@ from elmo.errors import ConfigError, MissingExtraError, importing_extra
 
 ATTEMPTS = 6  # per request, in addition to those of the library of the store
 RETRY_SECONDS = 0.25  # before the second attempt; doubled for each further one
-BLOCK_BYTES = 1 << 23  # that are read with one request
-_URL = re.compile(r"([a-z][a-z0-9+.-]+)://")
-_LOCAL = ("file", "local")
-_EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "hf": "hf"}
-_FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, FileExistsError)
+BLOCK_BYTES = 1 << 23  # bytes per read request
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
+_URL_AS_PATH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # "s3://bucket" as a Path; a drive has one letter
+_STORES = {"s3": "s3", "gs": "gs", "hf": "hf", "memory": "hf"}  # and the extra for each
+_FINAL: dict[type[OSError], str] = {  # failures that are not temporary, and how they are described
+    FileNotFoundError: "no such bucket or file", PermissionError: "no permission", IsADirectoryError: "",
+    NotADirectoryError: "", FileExistsError: "",
+}  # fmt: skip
 
 _T = TypeVar("_T")
 
 
 def is_url(text: str | os.PathLike[str]) -> bool:
-    """Return whether a string is the address of a file in an object store, not the path of a local file."""
-    match = _URL.match(text) if isinstance(text, str) else None
-    return match is not None and match[1] not in _LOCAL
+    """Return whether a string is an address such as ``s3://bucket/file``, not the path of a local file."""
+    return isinstance(text, str) and _URL.match(text) is not None
 
 
 def is_remote(path: Any) -> bool:
     """Return whether a path is in an object store."""
-    return not isinstance(path, Path) and getattr(path, "protocol", "") not in ("", *_LOCAL)
+    return not isinstance(path, Path) and bool(getattr(path, "protocol", ""))
 
 
 def parse_path(text: str | Path) -> Path:
     """Return the path of a local file, or of a file in an object store; the latter only looks like a ``Path``."""
-    if not isinstance(text, str) or not is_url(text):
-        return Path(text) if isinstance(text, str) else text
-    protocol = text.partition("://")[0]
-    feature, extra = f"a {protocol}:// path", _EXTRAS.get(protocol, "s3")
-    with importing_extra(feature, extra=extra):
+    if not isinstance(text, str):
+        if _URL_AS_PATH.match(text.as_posix()):
+            raise ConfigError(
+                f"{text.as_posix()[:200]}: pass the address of an object store as a string, not as a Path"
+            )
+        return text
+    match = _URL.match(text)
+    if match is None:
+        return Path(text)
+    protocol, place = match[1], text[match.end() :]
+    if protocol not in _STORES:
+        raise ConfigError(f"cannot use {protocol}:// paths; use a local path or one of {', '.join(_STORES)}")
+    if "@" in place and ":" in place.partition("@")[0]:
+        raise ConfigError(f"a {protocol}:// path must not contain a password; use the environment of the store")
+    if "//" in place or ".." in place.split("/"):
+        raise ConfigError(f"{text[:200]}: the path must not contain // or ..")
+    with importing_extra(f"reading and writing {protocol}://", extra=_STORES[protocol]):
         from upath import UPath  # pyright: ignore[reportMissingImports] -- an extra
     try:
-        # Without this, a listing is kept for the whole life of the process.
-        path = UPath(text, use_listings_cache=False)
+        path = UPath(text, use_listings_cache=False)  # listings are kept otherwise, while other processes add files
         path.fs  # noqa: B018 -- imports the library of the store
     except ImportError as error:
-        raise MissingExtraError(feature, extra=extra) from error
+        raise MissingExtraError(f"reading and writing {protocol}://", extra=_STORES[protocol]) from error
     except Exception as error:
         raise ConfigError(f"cannot use {text[:200]!r} as a path: {' '.join(str(error).split())[:200]}") from error
-    if "@" in text.partition("://")[2].partition("/")[0]:
-        raise ConfigError(f"{protocol}:// paths must not contain a password; use the environment of the store")
     return cast("Path", path)
 
 
@@ -72,19 +82,20 @@ def _request(function: Callable[[], _T]) -> _T:
     for attempt in range(1, ATTEMPTS + 1):
         try:
             return function()
-        except _FINAL as error:
-            raise type(error)(error.errno or 0, _describe(error)) from error
+        except tuple(_FINAL) as error:
+            kind = next(kind for kind in _FINAL if isinstance(error, kind))  # subclasses have other arguments
+            raise kind(error.errno or 0, _FINAL[kind] or _describe(error)) from error
         except Exception as error:  # libraries of stores raise many classes
-            if attempt == ATTEMPTS or "Credentials" in type(error).__name__:
-                raise OSError(0, _describe(error)) from error
+            number = getattr(error, "errno", None) or 0
+            if attempt == ATTEMPTS or number == errno.ENOSPC or "Credentials" in type(error).__name__:
+                raise OSError(number, _describe(error)) from error
         time.sleep(RETRY_SECONDS * 2 ** (attempt - 1))
     raise AssertionError  # not reached
 
 
 def _describe(error: BaseException) -> str:
-    known = {FileNotFoundError: "no such bucket or file", PermissionError: "no permission"}
     text = " ".join(str(getattr(error, "strerror", None) or error).split())
-    return (known.get(type(error)) or text)[:200] or type(error).__name__
+    return text[:200] or type(error).__name__
 
 
 def _store(path: Path) -> tuple[Any, str]:
@@ -114,15 +125,15 @@ def list_files(text: str) -> list[Path] | None:
     """Return the files of an address, sorted: of a file, a folder or a glob; None if there are none."""
     path = parse_path(text)
     store, name = _store(path)
-    if re.search(r"[*?\[]", name):
+    status = read_status(path)
+    if status is None and re.search(r"[*?\[]", name):
         found = _request(lambda: store.glob(name, detail=True))
         names = sorted(file for file, status in found.items() if status["type"] == "file")
+    elif status is None:
+        return None
+    elif status["type"] == "file":
+        return [path]
     else:
-        status = read_status(path)
-        if status is None:
-            return None
-        if status["type"] == "file":
-            return [path]
         start = len(name.rstrip("/")) + 1
         every = _request(lambda: store.find(name))
         names = sorted(file for file in every if not any(p.startswith(".") for p in file[start:].split("/")))
@@ -176,17 +187,6 @@ class _RemoteStream(io.RawIOBase):
         return len(data)
 
 
-@contextmanager
-def written_file(path: Path) -> Iterator[Path]:
-    """Yield a local path to write to; at the end, the file is stored as ``path``."""
-    folder = Path(tempfile.mkdtemp(prefix="elmo-upload-"))
-    try:
-        yield folder / path.name
-        upload(folder / path.name, path)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 def upload(local: Path, path: Path) -> None:
     """Store a local file."""
     store, name = _store(path)
@@ -202,7 +202,10 @@ def upload_folder(local: Path, folder: Path) -> None:
 def download_folder(folder: Path, local: Path) -> None:
     """Copy the files of a folder, which has no subfolders, to an existing local folder."""
     store, name = _store(folder)
-    for file in list_names(folder):
+    names = list_names(folder)
+    if not names:
+        raise FileNotFoundError(0, "no such bucket or file")
+    for file in names:
         _request(lambda file=file: store.get_file(f"{name.rstrip('/')}/{file}", str(local / file)))
 
 
