@@ -124,7 +124,7 @@ def atomic_file(path: Path) -> Iterator[Path]:
     permissions of a new file, also if a library restricts them. If ``path`` is in an object store, the temporary file
     is local, and is stored at the end.
     """
-    if remote.is_remote(path):
+    if not isinstance(path, Path):
         try:
             with temporary_folder("elmo-upload-", subject=f"write {format_path(path)}") as folder:
                 yield folder / path.name

@@ -68,7 +68,7 @@ def list_names(folder: Path) -> list[str]:
     Names that start with ``._`` are left out: macOS stores metadata in such files on other file systems. A folder in an
     object store raises ``OSError`` if it cannot be read.
     """
-    if remote.is_remote(folder):
+    if not isinstance(folder, Path):
         return remote.list_names(folder)
     try:
         return sorted(entry.name for entry in os.scandir(folder) if not entry.name.startswith("._"))
@@ -183,7 +183,7 @@ class BoundedReads:
 
 def read_bytes(path: Path, limit: int) -> bytes:
     """Read a regular file of at most ``limit`` bytes."""
-    if remote.is_remote(path):
+    if not isinstance(path, Path):
         try:
             return remote.read_bytes(path, limit)
         except OSError as error:
@@ -279,7 +279,7 @@ _MAX_CHECKSUM_BYTES = 1 << 14
 def compute_sha256(path: Path) -> str:
     """Compute the SHA-256 of a file, in hexadecimal."""
     try:
-        with remote.open_file(path) if remote.is_remote(path) else open_regular(path) as file:
+        with open_regular(path) if isinstance(path, Path) else remote.open_file(path) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise FormatError(f"cannot read {format_path(path)}: {format_error(error)}") from error

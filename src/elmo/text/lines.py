@@ -157,7 +157,7 @@ def expand_paths(paths: Sequence[str], *, is_remote_allowed: bool = False) -> li
     for path in paths:
         if path == "-":
             sources.append("-")
-        elif remote.is_url(path):
+        elif "://" in path and remote.is_url(path):
             sources += _list_remote(path, is_allowed=is_remote_allowed)
         elif _exists(path):
             sources += _list_files(Path(path))
@@ -308,7 +308,7 @@ def decode_line(line: bytes, *, before: int = 0, errors: ErrorPolicy | None, pla
 def _open_raw(path: Source, digest: Digest | None) -> Iterator[io.BufferedReader]:
     """Open the stored bytes of a file; stdin stays open at the end."""
     if path != "-":
-        with remote.open_file(path) if remote.is_remote(path) else path.open("rb") as raw:
+        with path.open("rb") if isinstance(path, Path) else remote.open_file(path) as raw:
             yield raw if digest is None else io.BufferedReader(_HashedStream(raw, digest), BLOCK_BYTES)
         return
     stdin = getattr(sys.stdin, "buffer", None)
