@@ -1,7 +1,7 @@
 """An S3-compatible server on 127.0.0.1 that fails at random: ``python s3_server.py PORT FAILURES SEED``.
 
-It is the server of moto. A share FAILURES of all requests fails: with status 500 or 503, or by a connection that is
-closed in the middle of the reply. The path ``/failures`` returns how many have failed.
+It is the server of moto. A share FAILURES of all requests fails: with status 500 or 503, or, if it reads, by a
+connection that is closed in the middle of the reply. The path ``/failures`` returns how many have failed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class FailingApp:
             return self.app(environ, start)
         with self.lock:
             self.n_requests += 1
-            kind = self.chance.choice(("500", "503", "cut")) if self.chance.random() < self.rate else None
+            kinds = ("500", "503", "cut") if environ["REQUEST_METHOD"] == "GET" else ("500", "503")
+            kind = self.chance.choice(kinds) if self.chance.random() < self.rate else None
             self.n_failed += kind is not None
         if kind is None:
             return self.app(environ, start)

@@ -201,6 +201,8 @@ class ColumnEncoder:
         """Raise ``DataError`` if the column is missing, or if a new column exists already."""
         if self.column not in names:
             raise DataError(f"unknown column {self.column!r:.40}; the batch has: {', '.join(map(str, names))[:200]}")
+        if len(set(names)) < len(names):
+            raise DataError("the batch has two columns with the same name; rename one")
         if taken := [name for name in self.new_columns if name in names]:
             raise DataError(f"the batch already has a column {taken[0]!r:.40}; rename it")
 
