@@ -1,7 +1,8 @@
 """An S3-compatible server on 127.0.0.1 that fails at random: ``python s3_server.py PORT FAILURES SEED``.
 
 It is the server of moto. A share FAILURES of all requests fails: with status 500 or 503, or, if it reads, by a
-connection that is closed in the middle of the reply. The path ``/failures`` returns how many have failed.
+connection that is closed in the middle of the reply. The path ``/failures`` returns how many have failed. The
+bucket ``forbidden`` refuses all requests.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ class FailingApp:
             return [f"{self.n_failed} {self.n_requests}".encode()]
         if environ["PATH_INFO"].startswith("/moto-api"):
             return self.app(environ, start)
+        if environ["PATH_INFO"].startswith("/forbidden"):
+            start("403 Forbidden", [("Content-Type", "application/xml")])
+            return [ERROR % b"AccessDenied"]
         with self.lock:
             self.n_requests += 1
             kinds = ("500", "503", "cut") if environ["REQUEST_METHOD"] == "GET" else ("500", "503")
@@ -40,7 +44,7 @@ class FailingApp:
             self.n_failed += kind is not None
         if kind is None:
             return self.app(environ, start)
-        environ["wsgi.input"].read()
+        environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
         if kind == "cut":
             start("200 OK", [("Content-Type", "application/octet-stream"), ("Content-Length", "1000000")])
             return [b"cut"]

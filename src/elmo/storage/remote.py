@@ -52,7 +52,7 @@ def parse_path(text: str | Path) -> Path:
     if not isinstance(text, str):
         if _URL_AS_PATH.match(text.as_posix()):
             raise ConfigError(
-                f"{text.as_posix()[:200]}: pass the address of an object store as a string, not as a Path"
+                f"{text.as_posix()[:200]}: expected a local path; the address of an object store must be a string"
             )
         return text
     match = _URL.match(text)
