@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from elmo.config import BiLmConfig
+from elmo.config import BiLmConfig, TransformerConfig
 
 Array = NDArray[np.float64]
 
@@ -41,6 +41,8 @@ def token_vector(
                 best = max(scores)
                 features.append(max(best, 0.0) if config.chars.activation == "relu" else np.tanh(best))
         x = np.array(features)
+        if config.chars.highway_width is not None:
+            x = w["token_layer.cnn.projection.weight"] @ x + w["token_layer.cnn.projection.bias"]
         for i in range(config.chars.n_highway):
             at = f"token_layer.cnn.highways.{i}."
             gate = sigmoid(w[at + "gate.weight"] @ x + w[at + "gate.bias"])
@@ -50,6 +52,8 @@ def token_vector(
     x = np.concatenate(parts)
     if "token_layer.projection.weight" in w:
         x = w["token_layer.projection.weight"] @ x + w["token_layer.projection.bias"]
+    if "token_layer.norm.gamma" in w:
+        x = normalize(w, "token_layer.norm.", x)
     return x
 
 
@@ -75,6 +79,8 @@ def layers(
 
     ``hidden`` and ``cell`` (direction, layer, width) are the state before the sentence.
     """
+    if isinstance(config.encoder, TransformerConfig):
+        return transformer_layers(config.encoder, w, tokens), hidden, cell
     hidden, cell = hidden.copy(), cell.copy()
     by_direction = []
     for direction, stack in enumerate(("forward_stack", "backward_stack")):
@@ -89,10 +95,128 @@ def layers(
             outputs.append(states if direction == 0 else states[::-1])
             inputs = states
         by_direction.append(outputs)
+    return join_directions(tokens, *by_direction), hidden, cell
+
+
+def join_directions(tokens: list[Array], forward: list[list[Array]], backward: list[list[Array]]) -> Array:
+    """Concatenate both directions; layer 0 is the token vector, twice."""
     all_layers = [[np.concatenate([x, x]) for x in tokens]]
-    for forward, backward in zip(*by_direction, strict=True):
-        all_layers.append([np.concatenate([f, b]) for f, b in zip(forward, backward, strict=True)])
-    return np.array(all_layers), hidden, cell
+    for left_to_right, right_to_left in zip(forward, backward, strict=True):
+        all_layers.append([np.concatenate([f, b]) for f, b in zip(left_to_right, right_to_left, strict=True)])
+    return np.array(all_layers)
+
+
+# --- the transformer (Vaswani et al. 2017, in the order of operations of AllenNLP) -------------------------------
+
+
+def normalize(w: Mapping[str, Array], at: str, x: Array) -> Array:
+    """Normalize one vector; ε is added to the deviation of the population, not to the variance."""
+    return w[at + "gamma"] * (x - x.mean()) / (x.std() + 1e-6) + w[at + "beta"]
+
+
+def normalize_gradient(w: Mapping[str, Array], at: str, x: Array, d_y: Array) -> tuple[Array, dict[str, Array]]:
+    """Compute the gradients of ``normalize`` for x and for γ and β."""
+    centered, deviation = x - x.mean(), x.std()
+    scale = deviation + 1e-6
+    d = d_y * w[at + "gamma"]
+    d_deviation = -(d @ centered) / scale**2
+    d_centered = d / scale + d_deviation * centered / (len(x) * deviation)
+    return d_centered - d_centered.mean(), {at + "gamma": d_y * centered / scale, at + "beta": d_y}
+
+
+def linear(w: Mapping[str, Array], at: str, x: Array) -> Array:
+    return w[at + "weight"] @ x + w[at + "bias"]
+
+
+def position(k: int, width: int) -> Array:
+    """Encode position k: sine and cosine of each of width / 2 angles, in turn."""
+    angles = [k / 10000 ** (i / width) for i in range(0, width, 2)]
+    return np.array([value for angle in angles for value in (np.sin(angle), np.cos(angle))])
+
+
+def transformer_layers(transformer: TransformerConfig, w: Mapping[str, Array], tokens: list[Array]) -> Array:
+    """Compute all layers (layer, time, width) of a sentence from its token vectors."""
+    inputs = [x + position(k, len(x)) for k, x in enumerate(tokens)]
+    by_direction = []
+    for stack, step in (("forward_stack", 1), ("backward_stack", -1)):
+        xs, outputs = inputs[::step], []
+        for layer in range(transformer.n_layers):
+            at = f"{stack}.{layer}."
+            xs = transformer_layer(transformer.n_heads, w, at, xs)
+            is_last = layer == transformer.n_layers - 1
+            outputs.append([normalize(w, at + "output_norm.", x) if is_last else x for x in xs][::step])
+        by_direction.append(outputs)
+    return join_directions(tokens, *by_direction)
+
+
+def attention_shares(query: Array, keys: Array) -> Array:
+    """Compute how much a query attends to each of some keys: the softmax of scaled products."""
+    scores = keys @ query / np.sqrt(len(query))
+    shares = np.exp(scores - scores.max())
+    return shares / shares.sum()
+
+
+def transformer_layer(n_heads: int, w: Mapping[str, Array], at: str, xs: list[Array]) -> list[Array]:
+    """Read the tokens of a sentence with one layer, in the order of its direction, without ``output_norm``."""
+    normal = [normalize(w, at + "attention_norm.", x) for x in xs]
+    query, key, value = (np.array([linear(w, at + name, n) for n in normal]) for name in ("query.", "key.", "value."))
+    heads = np.split(np.arange(len(xs[0])), n_heads)
+    outputs = []
+    for t, x in enumerate(xs):
+        context = [attention_shares(query[t, h], key[: t + 1, h]) @ value[: t + 1, h] for h in heads]
+        y = x + linear(w, at + "context.", np.concatenate(context))
+        hidden = np.maximum(linear(w, at + "hidden.", normalize(w, at + "feed_forward_norm.", y)), 0.0)
+        outputs.append(y + linear(w, at + "output.", hidden))
+    return outputs
+
+
+def transformer_layer_gradient(
+    n_heads: int, w: Mapping[str, Array], at: str, xs: list[Array], d_outputs: Array
+) -> tuple[Array, dict[str, Array]]:
+    """Compute the gradients of ``transformer_layer`` for its inputs (time, width) and its weights, by hand."""
+    total: dict[str, Array] = {}
+
+    def add(gradients: dict[str, Array]) -> None:
+        for name, gradient in gradients.items():
+            total[name] = total.get(name, 0.0) + gradient
+
+    def back(name: str, x: Array, d_y: Array) -> Array:
+        """Add the gradients of ``linear``; return that of its input."""
+        add({at + name + "weight": np.outer(d_y, x), at + name + "bias": d_y})
+        return w[at + name + "weight"].T @ d_y
+
+    def back_norm(name: str, x: Array, d_y: Array) -> Array:
+        d_x, gradients = normalize_gradient(w, at + name, x, d_y)
+        add(gradients)
+        return d_x
+
+    normal = [normalize(w, at + "attention_norm.", x) for x in xs]
+    query, key, value = (np.array([linear(w, at + name, n) for n in normal]) for name in ("query.", "key.", "value."))
+    d_query, d_key, d_value = (np.zeros_like(query) for _ in range(3))
+    heads = np.split(np.arange(len(xs[0])), n_heads)
+    d_xs = np.zeros_like(np.array(xs))
+    for t, x in enumerate(xs):
+        shares = [attention_shares(query[t, h], key[: t + 1, h]) for h in heads]
+        context = np.concatenate([s @ value[: t + 1, h] for s, h in zip(shares, heads, strict=True)])
+        y = x + linear(w, at + "context.", context)
+        between = normalize(w, at + "feed_forward_norm.", y)
+        before_relu = linear(w, at + "hidden.", between)
+        d_hidden = back("output.", np.maximum(before_relu, 0.0), d_outputs[t])
+        d_between = back("hidden.", between, d_hidden * (before_relu > 0))
+        d_y = d_outputs[t] + back_norm("feed_forward_norm.", y, d_between)
+        d_context = back("context.", context, d_y)
+        d_xs[t] += d_y
+        for s, h in zip(shares, heads, strict=True):
+            d_shares = value[: t + 1, h] @ d_context[h]
+            d_value[: t + 1, h] += np.outer(s, d_context[h])
+            d_scores = s * (d_shares - s @ d_shares) / np.sqrt(len(h))
+            d_query[t, h] += d_scores @ key[: t + 1, h]
+            d_key[: t + 1, h] += np.outer(d_scores, query[t, h])
+    for t, x in enumerate(xs):
+        parts = zip(("query.", "key.", "value."), (d_query, d_key, d_value), strict=True)
+        d_normal = sum(back(name, normal[t], gradient[t]) for name, gradient in parts)
+        d_xs[t] += back_norm("attention_norm.", x, np.asarray(d_normal))
+    return d_xs, total
 
 
 def mix(states: Array, w: Array, gamma: float, *, layer_norm: bool) -> Array:

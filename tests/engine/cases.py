@@ -20,6 +20,8 @@ SHAPES = {
     "both": tiny_model("both", alphabet="unicode", forget_bias=0.0),
     "three layers, no skip": tiny_model("chars", n_layers=3, has_skip=False, cell_clip=0.3, state_clip=0.2),
     "one layer, no projection": tiny_model("chars", n_layers=1, cell_width=4),
+    "transformer": tiny_model("chars", is_transformer=True, highway_width=4, has_norm=True),
+    "transformer, both": tiny_model("both", alphabet="unicode", is_transformer=True, n_layers=3),
 }
 FOLDER = Path(compiled.__file__).parent
 # The variants of the compiled kernels that this CPU can run, best first.

@@ -16,10 +16,12 @@ from elmo.engine.matmul import choose_kernels
 from elmo.engine.schedule import BatchSchedule
 from elmo.engine.softmax import FrozenSoftmax, compute_loss, compute_token_losses
 from elmo.engine.token_layer import FrozenTokenLayer, run_char_cnn, run_highway, run_token_layer
+from elmo.engine.transformer import mask_sentences, run_transformer_window
 from elmo.model.bilm import BiLmState
 from elmo.model.lstm import LstmState, ProjectedLstm
 from elmo.model.softmax import LogUniformSampler
 from elmo.model.token_layer import Highway
+from elmo.model.transformer import TransformerLayer
 from elmo.text.ids import ByteAlphabet, TokenIndexer
 from tests.engine.cases import every_shape, random_sentences
 from tests.model.options import CONFIGS, random_bilm, random_ids
@@ -221,6 +223,32 @@ def test_frozen_lstm_agrees_with_projected_lstm(config: BiLmConfig, dtype: torch
         torch.testing.assert_close(outputs[own_rows], expected[k, : LENGTHS[k]], **tolerance)
     torch.testing.assert_close(last.hidden, expected_last.hidden, **tolerance)
     torch.testing.assert_close(last.cell, expected_last.cell, **tolerance)
+
+
+# --- transformer --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("has_dropout", [False, True], ids=["fused attention", "attention with dropout"])
+@pytest.mark.parametrize("is_last", [False, True])
+def test_run_transformer_window_agrees_with_transformer_layer_and_its_gradients(
+    is_last: bool, has_dropout: bool
+) -> None:
+    layer = TransformerLayer(width=8, n_heads=2, feed_forward_width=12, is_last=is_last).double()
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for weight in layer.parameters():
+            weight.copy_(torch.randn(weight.shape, generator=generator, dtype=torch.float64) / 2)
+    inputs = torch.randn(2, 9, 8, generator=generator, dtype=torch.float64)
+    sentences = torch.tensor([[0] * 4 + [1] + [2] * 4, [5] * 9])
+    drop_shares = (lambda shares: shares) if has_dropout else None
+    output = run_transformer_window(layer, inputs, mask_sentences(sentences), drop_shares=drop_shares)
+    expected = torch.empty_like(inputs)
+    state = LstmState(torch.zeros(1, 0), torch.zeros(1, 0))
+    for row, begin, end in ((0, 0, 4), (0, 4, 5), (0, 5, 9), (1, 0, 9)):  # each sentence by itself
+        mask = torch.ones(1, end - begin, dtype=torch.bool)
+        expected[row, begin:end] = layer(inputs[row : row + 1, begin:end], mask, state)[0][0]
+    torch.testing.assert_close(output, expected, **EXACT)
+    torch.testing.assert_close(gradients(layer, output), gradients(layer, expected), **EXACT)
 
 
 # --- softmax ------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -244,3 +244,43 @@ def _memory(name: str) -> int:
 
 if __name__ == "__main__":
     _watch_and_load()
+
+
+# --- changes of one file in a folder ---------------------------------------------------------------
+
+Change = Callable[[Path], object]
+
+
+def write_bytes(name: str, data: bytes) -> Change:
+    """Replace the content of a file."""
+    return lambda folder: (folder / name).write_bytes(data)
+
+
+def link_to(name: str, target: str) -> Change:
+    """Replace a file by a link."""
+
+    def change(folder: Path) -> None:
+        (folder / name).unlink()
+        (folder / name).symlink_to(target)
+
+    return change
+
+
+def write_sparse(name: str, size: int) -> Change:
+    """Write a large file without content."""
+
+    def change(folder: Path) -> None:
+        with (folder / name).open("wb") as file:
+            file.truncate(size)
+
+    return change
+
+
+def make_pipe(name: str) -> Change:
+    """Replace a file by a named pipe."""
+
+    def change(folder: Path) -> None:
+        (folder / name).unlink()
+        os.mkfifo(folder / name)
+
+    return change

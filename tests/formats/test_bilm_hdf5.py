@@ -303,6 +303,9 @@ def test_a_folder_of_another_kind_is_not_matched(tmp_path: Path) -> None:
     [
         (tiny_model(alphabet="unicode"), "it reads Unicode characters"),
         (tiny_model("both"), "it reads words and characters"),
+        (tiny_model(has_norm=True), "it normalizes its token vectors"),
+        (tiny_model(highway_width=5), "it projects the features before the highway layers"),
+        (tiny_model(is_transformer=True), "it has transformer layers"),
         (tiny_model("both", alphabet="unicode"), "Unicode characters.*; it reads words and characters"),
         (tiny_model(vocab=True, words=("a\nb",)), "its word 'a.nb' cannot be written as a line of vocab.txt"),
         (tiny_model(vocab=True, words=("\ud800",)), "cannot be written as a line of vocab.txt"),

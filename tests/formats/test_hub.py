@@ -147,6 +147,9 @@ def test_a_model_in_the_cache_loads_offline_and_others_say_why_not(
     assert found[0] == answers["me/tiny"]
     assert "me/other: no such folder or archive" in found[1]
     assert "HF_HUB_OFFLINE is set" in found[1]
+    found = ask(home, hub, ("load", "me/tiny"), ("load", "me/other"), ELMO_OFFLINE="1")
+    assert found[0] == answers["me/tiny"]
+    assert "ELMO_OFFLINE is set" in found[1]
     assert len(hub.requests) == n_requests
 
 

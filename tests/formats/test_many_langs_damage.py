@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import struct
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.formats.damage import assert_refused_or_sound, flips_and_cuts, load_all
+from tests.formats.damage import (
+    Change,
+    assert_refused_or_sound,
+    flips_and_cuts,
+    link_to,
+    load_all,
+    make_pipe,
+    write_bytes,
+    write_sparse,
+)
 from tests.formats.hostile_pickles import MARK_OF_A_RUN, payloads, places, storage, stream, zipped
 from tests.formats.many_langs_folder import CHARACTERS, WORDS, architecture, random_weights, write_folder
 
 pytestmark = pytest.mark.slow
-
-Change = Callable[[Path], object]
 
 
 @pytest.mark.parametrize("is_zipped", [False, True], ids=["old stream", "zip"])
@@ -45,10 +50,6 @@ def _dictionary(name: str, old: str, new: str) -> Change:
     return change
 
 
-def _bytes(name: str, data: bytes) -> Change:
-    return lambda folder: (folder / name).write_bytes(data)
-
-
 def _architecture(**values: object) -> Change:
     return lambda folder: (folder / "tiny.json").write_text(json.dumps(architecture(**values)))  # type: ignore[arg-type]
 
@@ -63,32 +64,6 @@ def _pointing(path: str) -> Change:
     return change
 
 
-def _link(name: str, target: str) -> Change:
-    def change(folder: Path) -> None:
-        (folder / name).unlink()
-        (folder / name).symlink_to(target)
-
-    return change
-
-
-def _sparse(name: str, size: int) -> Change:
-    """Write a large file without content."""
-
-    def change(folder: Path) -> None:
-        with (folder / name).open("wb") as file:
-            file.truncate(size)
-
-    return change
-
-
-def _pipe(name: str) -> Change:
-    def change(folder: Path) -> None:
-        (folder / name).unlink()
-        os.mkfifo(folder / name)
-
-    return change
-
-
 REFUSED: dict[str, Change] = {
     "ids without end": _dictionary("char.dic", "a\t6", "a\t999999999"),
     "an id of a million digits": _dictionary("char.dic", "a\t6", "a\t" + "9" * 1_000_000),
@@ -98,29 +73,29 @@ REFUSED: dict[str, Change] = {
     "no boundaries": _dictionary("word.dic", "<bos>", "<x>"),
     "no unknown character": _dictionary("char.dic", "<oov>", "<x>"),
     "no padding": _dictionary("char.dic", "<pad>", "<x>"),
-    "dictionary that is not UTF-8": _bytes("char.dic", b"\xff\xfe\t0\n" * len(CHARACTERS)),
-    "empty dictionary": _bytes("word.dic", b""),
-    "dictionary of empty lines": _bytes("word.dic", b"\n" * 5_000_000),
-    "dictionary of one line": _bytes("word.dic", b"x" * 20_000_000),
-    "dictionary of zeros": _sparse("char.dic", 1 << 33),
-    "dictionary that is a pipe": _pipe("word.dic"),
-    "weights that are a pipe": _pipe("encoder.pkl"),
-    "weights of zeros": _sparse("encoder.pkl", 1 << 40),
-    "weights linked to a device": _link("encoder.pkl", "/dev/zero"),
-    "weights linked to elsewhere": _link("encoder.pkl", "/etc/passwd"),
-    "weights linked to themselves": _link("encoder.pkl", "encoder.pkl"),
-    "config linked to elsewhere": _link("config.json", "/etc/passwd"),
-    "architecture linked to elsewhere": _link("tiny.json", "/etc/passwd"),
-    "dictionary linked to elsewhere": _link("char.dic", "../../../../../../../../../etc/passwd"),
-    "config of brackets": _bytes("config.json", b"[" * 1_000_000),
-    "config that is a list": _bytes("config.json", b"[]"),
-    "config of zeros": _sparse("config.json", 1 << 33),
-    "architecture of text": _bytes("tiny.json", b'"encoder"'),
+    "dictionary that is not UTF-8": write_bytes("char.dic", b"\xff\xfe\t0\n" * len(CHARACTERS)),
+    "empty dictionary": write_bytes("word.dic", b""),
+    "dictionary of empty lines": write_bytes("word.dic", b"\n" * 5_000_000),
+    "dictionary of one line": write_bytes("word.dic", b"x" * 20_000_000),
+    "dictionary of zeros": write_sparse("char.dic", 1 << 33),
+    "dictionary that is a pipe": make_pipe("word.dic"),
+    "weights that are a pipe": make_pipe("encoder.pkl"),
+    "weights of zeros": write_sparse("encoder.pkl", 1 << 40),
+    "weights linked to a device": link_to("encoder.pkl", "/dev/zero"),
+    "weights linked to elsewhere": link_to("encoder.pkl", "/etc/passwd"),
+    "weights linked to themselves": link_to("encoder.pkl", "encoder.pkl"),
+    "config linked to elsewhere": link_to("config.json", "/etc/passwd"),
+    "architecture linked to elsewhere": link_to("tiny.json", "/etc/passwd"),
+    "dictionary linked to elsewhere": link_to("char.dic", "../../../../../../../../../etc/passwd"),
+    "config of brackets": write_bytes("config.json", b"[" * 1_000_000),
+    "config that is a list": write_bytes("config.json", b"[]"),
+    "config of zeros": write_sparse("config.json", 1 << 33),
+    "architecture of text": write_bytes("tiny.json", b'"encoder"'),
     "architecture of layers without end": _architecture(n_layers=10**9),
     "architecture of highways without end": _architecture(n_highway=10**9),
     "architecture of absurd width": _architecture(word=10**15),
     "architecture of an absurd word": _architecture(max_characters_per_token=10**9),
-    "architecture that is infinite": _bytes("tiny.json", b'{"encoder": {"cell_clip": 1e999}}'),
+    "architecture that is infinite": write_bytes("tiny.json", b'{"encoder": {"cell_clip": 1e999}}'),
 }
 SOUND: dict[str, Change] = {
     "architecture at /etc/passwd": _pointing("/etc/passwd"),
@@ -151,7 +126,7 @@ def test_no_hostile_folder_does_harm(tmp_path: Path) -> None:
         b"\x80\x02}.", entries={"archive/data/0": bytes(1 << 26)}, compression=zipfile.ZIP_DEFLATED
     )
     files |= {"zip slip": _zip_slip(), "zip of many entries": _zip_of_many_entries()}
-    changes = {**REFUSED, **{name: _bytes("token_embedder.pkl", data) for name, data in files.items()}}
+    changes = {**REFUSED, **{name: write_bytes("token_embedder.pkl", data) for name, data in files.items()}}
     refused, read = (
         [_changed(sound, change, tmp_path / group / str(i)) for i, change in enumerate(group_changes.values())]
         for group, group_changes in (("refused", changes), ("read", SOUND))

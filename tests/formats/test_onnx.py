@@ -97,7 +97,7 @@ def largest_error(found: NDArray[np.float32], expected: NDArray[np.float32]) -> 
 
 def assert_agrees(model: Pretrained, sentences: Sequence[Sequence[str]], graph: Any = None) -> None:
     found = run(graph or session(onnx.build_network(model).content), model, sentences)
-    time, width = max(map(len, sentences)), model.config.lstm.state_width
+    time, width = max(map(len, sentences)), model.config.encoder.state_width
     assert found["layers"].shape == (len(sentences), model.config.n_layers, time, 2 * width)
     assert found["prediction_states"].shape == (len(sentences), 2, time + 2, width)
     for k, expected in enumerate(reference(model, sentences)):
@@ -135,6 +135,9 @@ def random_model(config: BiLmConfig) -> Pretrained:
         {"filters": ((1, 1), (2, 3)), "n_highway": 0, "n_layers": 1},  # no token projection
         {"cell_clip": 0.25, "state_clip": 0.125},
         {"cell_clip": None, "state_clip": None, "max_characters": 7, "filters": ((7, 4), (3, 2))},
+        {"is_transformer": True},
+        {"is_transformer": True, "n_layers": 3, "highway_width": 4, "has_norm": True},
+        {"is_transformer": True, "token": "both", "alphabet": "unicode", "has_norm": True},
     ],
     ids=str,
 )
@@ -155,7 +158,7 @@ def test_published_shapes_agree_within_two_millionths(name: str) -> None:
     config = BiLmConfig(
         chars=CharCnnConfig(filters=filters, n_highway=n_highway),
         words=None,
-        lstm=LstmConfig(cell_width=cell, state_width=state, cell_clip=0.2, state_clip=0.2),
+        encoder=LstmConfig(cell_width=cell, state_width=state, cell_clip=0.2, state_clip=0.2),
     )
     model = random_model(config)
     states = reference(model, SENTENCES[:1])[0]  # (layer, position, width)

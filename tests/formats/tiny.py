@@ -6,7 +6,15 @@ from typing import Any, Literal
 
 import torch
 
-from elmo.config import BiLmConfig, CharCnnConfig, LstmConfig, WordConfig, parameter_shapes
+from elmo.config import (
+    BiLmConfig,
+    CharCnnConfig,
+    EncoderConfig,
+    LstmConfig,
+    TransformerConfig,
+    WordConfig,
+    parameter_shapes,
+)
 from elmo.formats.pretrained import MixWeights, Pretrained, SoftmaxWeights, WarmState
 from elmo.text.ids import Vocabulary
 
@@ -31,6 +39,9 @@ def tiny_config(
     max_characters: int = 50,
     char_width: int = 3,
     n_words: int = len(WORDS),
+    is_transformer: bool = False,  # with cell_width hidden units
+    highway_width: int | None = None,
+    has_norm: bool = False,
 ) -> BiLmConfig:
     """Return a config with a few hundred weights."""
     chars = None
@@ -42,19 +53,24 @@ def tiny_config(
             n_highway=n_highway,
             activation=activation,
             max_characters=max_characters,
+            highway_width=highway_width,
+            has_norm=has_norm,
         )
+    encoder: EncoderConfig = LstmConfig(
+        n_layers=n_layers,
+        cell_width=cell_width,
+        state_width=state_width,
+        cell_clip=cell_clip,
+        state_clip=state_clip,
+        has_skip=has_skip,
+        forget_bias=forget_bias,
+    )
+    if is_transformer:
+        encoder = TransformerConfig(n_layers, state_width, n_heads=2, feed_forward_width=cell_width)
     return BiLmConfig(
         chars=chars,
         words=None if token == "chars" else WordConfig(n_words, state_width if token == "words" else 5),
-        lstm=LstmConfig(
-            n_layers=n_layers,
-            cell_width=cell_width,
-            state_width=state_width,
-            cell_clip=cell_clip,
-            state_clip=state_clip,
-            has_skip=has_skip,
-            forget_bias=forget_bias,
-        ),
+        encoder=encoder,
         alphabet=alphabet if chars else None,
     )
 
@@ -84,7 +100,7 @@ def tiny_model(
 ) -> Pretrained:
     """Return a model with the requested parts."""
     config = tiny_config(token, n_words=len(words), **options)
-    lstm = config.lstm
+    width = config.encoder.state_width
     generator = torch.Generator().manual_seed(seed + 1)
 
     def random(*shape: int) -> torch.Tensor:
@@ -98,9 +114,9 @@ def tiny_model(
         format=name,
         vocab=Vocabulary(words) if vocab else None,
         characters=CHARACTERS if config.alphabet == "unicode" else None,
-        softmax=SoftmaxWeights(random(len(words), lstm.state_width), random(len(words))) if softmax else None,
+        softmax=SoftmaxWeights(random(len(words), width), random(len(words))) if softmax else None,
         warm=(
-            WarmState(random(2, lstm.n_layers, lstm.state_width), random(2, lstm.n_layers, lstm.cell_width))
+            WarmState(random(2, config.lstm.n_layers, width), random(2, config.lstm.n_layers, config.lstm.cell_width))
             if warm
             else None
         ),

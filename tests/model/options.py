@@ -6,7 +6,7 @@ from itertools import product
 
 import torch
 
-from elmo.config import BiLmConfig, CharCnnConfig, LstmConfig, WordConfig
+from elmo.config import BiLmConfig, CharCnnConfig, LstmConfig, TransformerConfig, WordConfig
 from elmo.model.bilm import BiLm
 
 FILTERS = ((1, 2), (2, 3), (4, 1))  # six features
@@ -26,7 +26,7 @@ CONFIGS: dict[str, BiLmConfig] = {
     f"{n_layers} layers, {'skip' if has_skip else 'no skip'}, {activation}, {n_highway} highways": BiLmConfig(
         chars=_chars(activation=activation, n_highway=n_highway),
         words=None,
-        lstm=_lstm(n_layers=n_layers, has_skip=has_skip),
+        encoder=_lstm(n_layers=n_layers, has_skip=has_skip),
     )
     for n_layers, has_skip, activation, n_highway in product((1, 2, 3), (True, False), ("relu", "tanh"), (0, 1, 2))
 }
@@ -43,6 +43,25 @@ CONFIGS |= {
         _chars(n_characters=30), WordConfig(n_words=9, word_width=2), _lstm(forget_bias=0.0), alphabet="unicode"
     ),
 }
+
+TRANSFORMERS: dict[str, BiLmConfig] = {
+    f"{n_layers} layers, {n_heads} heads": BiLmConfig(
+        _chars(), None, TransformerConfig(n_layers, state_width=4, n_heads=n_heads, feed_forward_width=5)
+    )
+    for n_layers, n_heads in ((1, 1), (2, 2), (3, 4))
+}
+_TRANSFORMER = TransformerConfig(n_layers=2, state_width=4, n_heads=2, feed_forward_width=3)
+TRANSFORMERS |= {
+    "highways after the projection": BiLmConfig(_chars(highway_width=4, n_highway=2), None, _TRANSFORMER),
+    "highways between two projections": BiLmConfig(_chars(highway_width=5), None, _TRANSFORMER),
+    "normalized tokens": BiLmConfig(_chars(has_norm=True), None, _TRANSFORMER),
+    "transformer that reads words": BiLmConfig(
+        None, WordConfig(n_words=9, word_width=4), _TRANSFORMER, alphabet=None
+    ),
+    "transformer that reads words and characters": BiLmConfig(
+        _chars(n_characters=30, has_norm=True), WordConfig(n_words=9, word_width=2), _TRANSFORMER, alphabet="unicode"
+    ),
+}  # fmt: skip
 
 
 def random_bilm(config: BiLmConfig, seed: int = 0) -> BiLm:

@@ -10,10 +10,12 @@ from elmo.config import BiLmConfig, parameter_shapes
 from elmo.errors import ShapeError
 from elmo.model.bilm import BiLm, BiLmState
 from tests import oracle
-from tests.model.options import CONFIGS, random_bilm, random_ids
+from tests.model.options import CONFIGS, TRANSFORMERS, random_bilm, random_ids
 
 LENGTHS = [5, 2, 3]
 every_option = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS.keys())
+BOTH = CONFIGS | TRANSFORMERS
+every_encoder = pytest.mark.parametrize("config", BOTH.values(), ids=BOTH.keys())
 
 
 def arrays(bilm: BiLm) -> dict[str, np.ndarray]:
@@ -40,13 +42,13 @@ def random_state(bilm: BiLm, batch: int) -> BiLmState:
     return BiLmState(hidden, cell)
 
 
-@every_option
+@every_encoder
 def test_the_declared_parameters_match_the_network(config: BiLmConfig) -> None:
     state = BiLm.from_config(config).state_dict()
     assert {name: tuple(weight.shape) for name, weight in state.items()} == parameter_shapes(config)
 
 
-@every_option
+@every_encoder
 def test_layers_and_last_state_agree_with_the_oracle(config: BiLmConfig) -> None:
     bilm = random_bilm(config)
     ids = random_ids(config, LENGTHS)

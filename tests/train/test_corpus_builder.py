@@ -176,7 +176,7 @@ def test_a_text_on_one_line_is_cut_into_sentences(file: Path, tmp_path: Path) ->
 
 def test_raw_text_is_split_and_tokenized(file: Path, tmp_path: Path) -> None:
     file.write_text("I don't. You do.\r\n\nA third one.\n")
-    corpus = build(file, tmp_path / "one", heldout=0)
+    corpus = build(file, tmp_path / "one", heldout=0, split=True)
     assert words_of(corpus) == [["I", "do", "n't", "."], ["You", "do", "."], ["A", "third", "one", "."]]
     assert len(words_of(build(file, tmp_path / "two", heldout=0, split=False))) == 2
 
@@ -203,7 +203,7 @@ def test_processes_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for k in range(3):
         paths.append(tmp_path / f"{k}.txt")
         paths[-1].write_text("".join(f"Line {k} of {j}, isn't it? Yes é猫.\n" for j in range(1000)))
-    one, three = (build(paths, tmp_path / str(n), processes=n) for n in (1, 3))
+    one, three = (build(paths, tmp_path / str(n), processes=n, split=True) for n in (1, 3))
     assert one.manifest.files == three.manifest.files
     assert one.n_sentences > 5000
 
@@ -481,7 +481,7 @@ def test_letters_are_looked_for_beyond_the_first_block(tmp_path: Path, monkeypat
     (tmp_path / "1.txt").write_text("1 2 3 !\n" * 40)
     (tmp_path / "2.txt").write_text(CHINESE, encoding="utf-8")
     files = [tmp_path / "1.txt", tmp_path / "2.txt"]
-    assert build(files, tmp_path / "corpus", heldout=0).n_sentences == 40 + 12
+    assert build(files, tmp_path / "corpus", heldout=0, split=True).n_sentences == 40 + 12
     assert build(files, tmp_path / "corpus", heldout=0).tokenizer == "zh"
     (tmp_path / "1.txt").write_text("1 2 3 !\n" * 400)
     assert build(files, tmp_path / "corpus", heldout=0).tokenizer == "en"  # it does not look for ever
@@ -614,7 +614,7 @@ def test_an_unchanged_text_is_not_read_again(file: Path, tmp_path: Path, caplog:
     assert "which was built from the same text" in caplog.text
     assert (folder / "train.u32").stat().st_mtime_ns == stamp
     assert build_tokens(file, folder, max_sentence=2).n_sentences > first.n_sentences
-    assert "an option has changed" in caplog.text
+    assert "max_sentence changed since" in caplog.text
     file.write_text(TEXT * 2)
     assert build_tokens(file, folder, max_sentence=2).n_tokens == 2 * first.n_tokens
     assert "the text has changed" in caplog.text

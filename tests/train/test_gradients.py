@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from elmo.config import BiLmConfig, CharCnnConfig, LstmConfig, WordConfig
+from elmo.config import BiLmConfig, CharCnnConfig, LstmConfig, TransformerConfig, WordConfig
 from elmo.model.bilm import BiLm, BiLmState
 from elmo.model.softmax import AdaptiveSoftmax, LogUniformSampler, Samples, Softmax
 from elmo.train.corpus import Corpus, TypeIds
@@ -16,6 +16,7 @@ from tests.train.small_corpus import build
 N_VOCAB, N_ROWS, N_STEPS = 30, 32, 5
 LSTM = LstmConfig(2, 6, 4, 0.9, 0.5)
 CHARS = BiLmConfig(CharCnnConfig(char_width=3, filters=((1, 4), (3, 5))), None, LSTM)
+TRANSFORMER = BiLmConfig(CHARS.chars, None, TransformerConfig(2, 4, n_heads=2, feed_forward_width=6))
 WORDS = BiLmConfig(None, WordConfig(N_VOCAB, 4), LSTM, alphabet=None)
 NOTHING = DropoutOptions(0.0)
 
@@ -44,7 +45,7 @@ def make(config: BiLmConfig, softmax: str, directions: Directions, dropout: Drop
 
 
 def reading(corpus: Corpus, model: BiLmObjective, softmax: str) -> tuple[Window, BiLmState, tuple[Samples, ...] | None]:
-    window = Windows(corpus.train, batch_size=N_ROWS, window=N_STEPS, seed=1).at(Position(0, 2))
+    window = Windows(corpus.train, batch_size=N_ROWS, window=N_STEPS, seed=1, has_positions=True).at(Position(0, 2))
     zero = model.bilm.zero_state(N_ROWS)
     chance = torch.Generator().manual_seed(5)
     state = BiLmState(*(torch.randn(x.shape, generator=chance).to(x) / 3 for x in (zero.hidden, zero.cell)))
@@ -58,8 +59,17 @@ def reading(corpus: Corpus, model: BiLmObjective, softmax: str) -> tuple[Window,
 @pytest.mark.parametrize("directions", ["both", "forward", "backward"])
 @pytest.mark.parametrize(
     ("config", "softmax"),
-    [(CHARS, "full"), (CHARS, "sampled"), (WORDS, "tied full"), (WORDS, "tied sampled"), (WORDS, "adaptive")],
-    ids=lambda value: value if isinstance(value, str) else "characters" if value.chars else "words",
+    [
+        (CHARS, "full"),
+        (CHARS, "sampled"),
+        (TRANSFORMER, "sampled"),
+        (WORDS, "tied full"),
+        (WORDS, "tied sampled"),
+        (WORDS, "adaptive"),
+    ],
+    ids=lambda value: (
+        value if isinstance(value, str) else f"{value.encoder_name}, {'characters' if value.chars else 'words'}"
+    ),
 )
 def test_pieces_side_by_side_give_the_gradients_of_the_whole(
     corpus: Corpus, config: BiLmConfig, softmax: str, directions: Directions, n_threads: int

@@ -306,7 +306,7 @@ def test_a_run_of_another_size_is_refused(text: Path, tmp_path: Path) -> None:
     start = prepare_weights(model, corpus)
     with pytest.raises(ConfigError, match=r"the run must predict .* words; found 9"):
         Trainer(corpus, start.config, replace(OPTIONS, n_vocab=9), tmp_path / "run", initial=start)
-    other = replace(start.config, lstm=replace(start.config.lstm, has_skip=False))
+    other = replace(start.config, encoder=replace(start.config.lstm, has_skip=False))
     with pytest.raises(ConfigError, match="the run must have the shape of the prepared weights; found another shape"):
         Trainer(corpus, other, replace(OPTIONS, n_vocab=start.n_vocab), tmp_path / "run", initial=start)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from elmo.config import BiLmConfig, CharCnnConfig, LstmConfig
+from elmo.config import BiLmConfig, CharCnnConfig, LstmConfig, TransformerConfig
 from elmo.errors import ConfigError, DataError, OutputError, TrainingError
 from elmo.train.corpus import BOS, EOS, Corpus
 from elmo.train.loop import CHECKPOINT_VERSION, StepReport, Trainer, check_version
@@ -19,6 +19,7 @@ from elmo.train.options import DropoutOptions, OptimizerOptions, TrainOptions
 from tests.train.small_corpus import build
 
 CONFIG = BiLmConfig(CharCnnConfig(char_width=3, filters=((1, 4), (3, 8))), None, LstmConfig(2, 12, 8))
+TRANSFORMER = replace(CONFIG, encoder=TransformerConfig(2, 8, n_heads=2, feed_forward_width=12))
 OPTIONS = TrainOptions(
     n_steps=24,
     n_vocab=60,
@@ -71,8 +72,11 @@ def test_a_run_learns_logs_and_keeps_its_best(corpus: Corpus, tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_a_run_that_is_stopped_and_resumed_ends_with_the_same_bytes(corpus: Corpus, tmp_path: Path) -> None:
-    whole = Trainer(corpus, CONFIG, OPTIONS, tmp_path / "whole")
+@pytest.mark.parametrize("config", [CONFIG, TRANSFORMER], ids=["LSTM", "transformer"])
+def test_a_run_that_is_stopped_and_resumed_ends_with_the_same_bytes(
+    corpus: Corpus, config: BiLmConfig, tmp_path: Path
+) -> None:
+    whole = Trainer(corpus, config, OPTIONS, tmp_path / "whole")
     whole.run()
 
     class StoppedError(Exception):
@@ -85,9 +89,9 @@ def test_a_run_that_is_stopped_and_resumed_ends_with_the_same_bytes(corpus: Corp
                 raise StoppedError
 
         with pytest.raises(StoppedError):
-            Trainer(corpus, CONFIG, OPTIONS, tmp_path / "parts").run(stop)
+            Trainer(corpus, config, OPTIONS, tmp_path / "parts").run(stop)
         torch.manual_seed(99)  # what went on in between does not matter
-    resumed = Trainer(corpus, CONFIG, OPTIONS, tmp_path / "parts")
+    resumed = Trainer(corpus, config, OPTIONS, tmp_path / "parts")
     resumed.run()
     assert outcome(resumed) == outcome(whole)
 
@@ -163,7 +167,7 @@ def test_another_corpus_config_or_option_is_not_mixed_into_a_run(corpus: Corpus,
     Trainer(corpus, CONFIG, OPTIONS, tmp_path / "run").run()
     with pytest.raises(ConfigError, match="options must be the same as before"):
         Trainer(corpus, CONFIG, replace(OPTIONS, dropout=DropoutOptions(0.2)), tmp_path / "run").run()
-    other = replace(CONFIG, lstm=replace(CONFIG.lstm, has_skip=False))
+    other = replace(CONFIG, encoder=replace(CONFIG.lstm, has_skip=False))
     with pytest.raises(ConfigError, match="config must be the same as before"):
         Trainer(corpus, other, OPTIONS, tmp_path / "run").run()
 

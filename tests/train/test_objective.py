@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from elmo.config import BiLmConfig, CharCnnConfig, LstmConfig, WordConfig
+from elmo.config import BiLmConfig, CharCnnConfig, LstmConfig, TransformerConfig, WordConfig
 from elmo.model.bilm import BiLm
 from elmo.model.softmax import Softmax
 from elmo.text.ids import ByteAlphabet, TokenIndexer
-from elmo.train.corpus import Corpus, TypeIds
+from elmo.train.corpus import BOS, EOS, Corpus, TypeIds
 from elmo.train.objective import BiLmObjective, StepRandom
-from elmo.train.windows import Position, Windows, evaluation_windows
+from elmo.train.windows import Position, Windows, evaluation_windows, sentence_windows
 from tests.train.small_corpus import build
 
 N_VOCAB = 12
@@ -24,6 +24,7 @@ LINES = [
     "the river has a bank",
 ] * 20
 CHARS = BiLmConfig(CharCnnConfig(char_width=3, filters=((1, 4), (3, 5))), None, LstmConfig(2, 6, 4, 0.9, 0.5))
+TRANSFORMER = BiLmConfig(CHARS.chars, None, TransformerConfig(2, 4, n_heads=2, feed_forward_width=6))
 WORDS = BiLmConfig(None, WordConfig(N_VOCAB, 4), LstmConfig(1, 6, 4), alphabet=None)
 
 
@@ -37,7 +38,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 
 def objective(config: BiLmConfig, **options: float) -> BiLmObjective:
     torch.manual_seed(0)
-    bilm, softmax = BiLm.from_config(config), Softmax(n_words=N_VOCAB, width=config.lstm.state_width)
+    bilm, softmax = BiLm.from_config(config), Softmax(n_words=N_VOCAB, width=config.encoder.state_width)
     return BiLmObjective(bilm, softmax, **options).double()  # pyright: ignore[reportArgumentType]
 
 
@@ -80,9 +81,60 @@ def test_losses_are_those_of_the_reference_network(corpus: Corpus, config: BiLmC
         torch.testing.assert_close(loss, expected.mean(), rtol=0, atol=1e-10)
 
 
-def test_dropout_acts_in_training_only(corpus: Corpus) -> None:
-    model, ids = objective(CHARS, dropout=0.5), TypeIds(corpus, CHARS, N_VOCAB)
+def test_losses_of_a_transformer_are_those_of_the_whole_network_for_each_sentence(corpus: Corpus) -> None:
+    """Windows of whole sentences compute the loss of each token as ``BiLm.forward`` and the softmax do."""
+    model, ids = objective(TRANSFORMER).eval(), TypeIds(corpus, TRANSFORMER, N_VOCAB)
+    n_sentences = 0
+    for window in sentence_windows(corpus.heldout, max_tokens=20):
+        losses = model.token_losses(window, ids, model.bilm.zero_state(len(window.forward.inputs)))
+        assert window.mask is not None
+        for row, mask in enumerate(window.mask):
+            sentence = np.concatenate([[BOS], window.forward.targets[row, mask]])
+            char_ids, _ = ids.inputs(sentence)
+            assert char_ids is not None
+            top = model.bilm(char_ids[None]).layers.states[0, -1]
+            forward, backward = top[:-1].chunk(2, dim=1)[0], top[1:].chunk(2, dim=1)[1]
+            for states, targets, found in (
+                (forward, sentence[1:], losses.forward),
+                (backward, sentence[:-1], losses.backward),
+            ):
+                logits = states @ model.get_parameter("softmax.weight").T + model.softmax.bias
+                expected = torch.nn.functional.cross_entropy(logits, ids.targets(targets), reduction="none")
+                assert found is not None
+                own = found[row][torch.from_numpy(mask)]
+                own = own if found is losses.forward else own.flip(0)
+                torch.testing.assert_close(own, expected, rtol=0, atol=1e-10)
+            n_sentences += 1
+    assert n_sentences == 5
+
+
+def test_a_window_of_a_transformer_reads_complete_sentences_as_the_whole_network_does(corpus: Corpus) -> None:
+    model, ids = objective(TRANSFORMER).eval(), TypeIds(corpus, TRANSFORMER, N_VOCAB)
+    zero = model.bilm.zero_state(2)
+    windows = Windows(corpus.train, batch_size=2, window=40, seed=1, has_positions=True)
+    long = model.token_losses(windows.at(Position(0, 0)), ids, zero)
+    window = windows.at(Position(0, 0))
+    targets = window.forward.targets[0]
+    end = int(np.flatnonzero(targets == EOS)[0]) + 1  # the first sentence is complete, because the row starts with it
+    (whole,) = sentence_windows(targets[:end].astype(np.uint32), max_tokens=end)
+    alone = model.token_losses(whole, ids, model.bilm.zero_state(1))
+    for found, expected in ((long.forward, alone.forward), (long.backward, alone.backward)):
+        assert found is not None
+        assert expected is not None
+        torch.testing.assert_close(found[0, :end], expected[0], rtol=0, atol=1e-10)
+
+
+def test_a_transformer_without_positions_is_refused(corpus: Corpus) -> None:
+    model, ids = objective(TRANSFORMER), TypeIds(corpus, TRANSFORMER, N_VOCAB)
     window = Windows(corpus.train, batch_size=3, window=7, seed=1).at(Position(0, 0))
+    with pytest.raises(TypeError, match="pass has_positions=True to Windows"):
+        model.eval()(window, ids, model.bilm.zero_state(3))
+
+
+@pytest.mark.parametrize("config", [CHARS, TRANSFORMER], ids=["LSTM", "transformer"])
+def test_dropout_acts_in_training_only(corpus: Corpus, config: BiLmConfig) -> None:
+    model, ids = objective(config, dropout=0.5), TypeIds(corpus, config, N_VOCAB)
+    window = Windows(corpus.train, batch_size=3, window=7, seed=1, has_positions=True).at(Position(0, 0))
     start = model.bilm.zero_state(3)
     first, second = (model.train()(window, ids, start, random=StepRandom(0, step)).mean for step in (0, 1))
     assert first != second

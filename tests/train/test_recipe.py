@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from elmo.config import BiLmConfig, CharCnnConfig, LstmConfig
-from elmo.errors import FormatError
+from elmo.errors import ConfigError, FormatError
 from elmo.train import recipe as recipes
 from elmo.train import train_bilm
 from elmo.train.options import GENTLE, CorpusOptions, DropoutOptions, ModelShape, OptimizerOptions, TrainOptions
@@ -35,7 +35,7 @@ def create(*texts: str | Path, **options: Any) -> Recipe:
 
 def test_every_option_of_train_bilm_is_in_the_recipe_with_the_default_of_its_dataclass() -> None:
     parameters = inspect.signature(train_bilm).parameters
-    runtime = {"texts", "out", "tensorboard", "on_report", "on_progress"}
+    runtime = {"texts", "out", "tensorboard", "on_report", "on_progress", "on_stage"}
     assert set(parameters) - runtime == OPTIONS
     parts = (
         (CorpusOptions, recipes._CORPUS),
@@ -82,6 +82,20 @@ def test_each_difference_is_named_with_both_values() -> None:
     assert not recipe.has_same_text(other)
     same = {name: CHOICES[name] for name in ("vocabulary", "heldout_file")}
     assert recipe.has_same_text(create("a.txt", **same, epochs=9))
+
+
+def test_a_missing_window_is_the_default_of_an_lstm_but_not_of_a_transformer() -> None:
+    assert create("a.txt").differences(create("a.txt", window=20)) == []
+    assert create("a.txt").differences(create("a.txt", window=21)) == ["window (default, not 21)"]
+    transformer = create("a.txt", encoder="transformer")
+    assert transformer.differences(create("a.txt", encoder="transformer", window=20)) == ["window (default, not 20)"]
+
+
+@pytest.mark.parametrize(("preset", "expected"), [("tiny", "4 for this preset"), (None, "4 or 6 or 8 .*transformer")])
+def test_a_width_that_the_heads_cannot_share_is_refused(preset: str | None, expected: str) -> None:
+    with pytest.raises(ConfigError, match=f"width must be a multiple of {expected}.*; found 91"):
+        create("a.txt", preset=preset, encoder="transformer", width=91)
+    create("a.txt", preset=preset, encoder="transformer", width=96)
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from elmo import ConfigError, DataError, Elmo, OutputError, resume_bilm, similarity, train_bilm
-from elmo.config import BiLmConfig, CharCnnConfig, LstmConfig
+from elmo import ConfigError, DataError, Elmo, OutputError, StateError, resume_bilm, similarity, train_bilm
+from elmo.config import BiLmConfig, CharCnnConfig, LstmConfig, TransformerConfig
 from elmo.engine.matmul import has_bfloat16
 from elmo.text.ids import Vocabulary
 from elmo.train.loop import StepReport
@@ -46,6 +46,27 @@ def test_raw_text_becomes_a_model_that_loads_and_has_learned(tmp_path: Path) -> 
     assert cold.tokens == ("The", "cat", "sees", "a", "dog", ".")
     assert 0 < float(similarity(cold.word("cat"), warm.word("cat"))) < 1
     assert elmo.pretrained.metadata["training"]["heldout_perplexity"] < 20
+
+
+@pytest.mark.slow
+def test_a_transformer_is_trained_evaluated_and_trained_further(tmp_path: Path) -> None:
+    reports: list[StepReport] = []
+    source = text(tmp_path / "text.txt")
+    shape = {"preset": "tiny", "encoder": "transformer", "layers": 1, "cells": 32, "width": 16}
+    out = train_bilm(
+        source, tmp_path / "model", **shape, n_steps=60, samples=0, window=32, **FAST, on_report=reports.append
+    )
+    heldout = [report.heldout_forward for report in reports if report.heldout_forward is not None]
+    assert heldout[-1] < 0.5 * heldout[0]
+    elmo = Elmo.from_pretrained(out)
+    assert elmo.config.encoder == TransformerConfig(1, 16, n_heads=4, feed_forward_width=32)
+    assert elmo.pretrained.warm is None
+    with pytest.raises(StateError, match="a transformer keeps no state between sentences"):
+        elmo.encode("The cat .", start="warm")
+    further = train_bilm(source, tmp_path / "further", init_from=out, n_steps=2, window=32, batch_size=4)
+    assert Elmo.from_pretrained(further).config == elmo.config
+    with pytest.raises(ConfigError, match="cells and width of a transformer cannot be changed"):
+        train_bilm(source, tmp_path / "wider", init_from=out, cells=64)
 
 
 @pytest.mark.slow

@@ -90,7 +90,7 @@ def test_another_vocabulary_builds_the_corpus_again(
     path.write_text("\n".join([*WORDS, "end"]), encoding="utf-8")
     assert corpus_of(file, folder, vocabulary=path).n_given == 8
     assert corpus_of(file, folder).n_given is None
-    assert caplog.text.count("an option has changed") == 2
+    assert caplog.text.count("vocabulary changed since") == 2
 
 
 SPECIAL = b"<S>\n</S>\n<UNK>\n"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from elmo.errors import ConfigError, DataError
-from elmo.train.windows import Position, Windows, both_directions, evaluation_windows
+from elmo.train.windows import Position, Windows, both_directions, both_positions, evaluation_windows, sentence_windows
 
 LAWS = settings(deadline=None, max_examples=60)
 SENTENCES = st.lists(st.lists(st.integers(2, 40), max_size=12), min_size=1, max_size=60)
@@ -65,6 +65,56 @@ def test_both_directions_of_two_sentences() -> None:
         [1, 7, 6, 5, 1, 8, 1],
         [7, 6, 5, 0, 8, 0, 0],
     ]
+
+
+def test_positions_count_from_the_start_of_each_sentence_in_both_directions() -> None:
+    forward, backward = both_positions(np.array([5, 6, 7, 1, 8, 1, 1]))
+    assert forward.tolist() == [0, 1, 2, 3, 0, 1, 0]
+    assert backward.tolist() == [4, 3, 2, 1, 2, 1, 1]
+
+
+@LAWS
+@given(cases())
+def test_windows_of_a_transformer_have_the_positions_of_whole_sentences(case: Case) -> None:
+    stream, batch_size, window_size, seed, block = case
+    options = {"batch_size": batch_size, "window": window_size, "seed": seed, "block_tokens": block}
+    found = itertools.islice(Windows(stream, **options, has_positions=True).read(), 9)
+    plain = itertools.islice(Windows(stream, **options).read(), 9)
+    rows: list[list[np.ndarray]] = [[], [], []]  # targets, forward positions, backward positions
+    for window, without in zip(found, plain, strict=True):
+        assert window.forward.positions is not None
+        assert window.backward.positions is not None
+        assert without.forward.positions is None
+        assert (window.backward.inputs == without.backward.inputs).all()
+        for row, array in zip(
+            rows, (window.forward.targets, window.forward.positions, window.backward.positions), strict=True
+        ):
+            row.append(array)
+    targets, forward, backward = (np.concatenate(row, axis=1) for row in rows)
+    for row in range(batch_size):
+        whole = int(np.flatnonzero(np.append(1, targets[row]) == 1)[-1])  # the last sentence may continue
+        if whole:
+            expected = both_positions(targets[row, :whole])
+            assert (forward[row, :whole] == expected[0]).all()
+            assert (backward[row, :whole] == expected[1]).all()
+
+
+@LAWS
+@given(SENTENCES, st.integers(1, 30))
+def test_windows_of_whole_sentences_read_every_sentence_once(sentences: list[list[int]], max_tokens: int) -> None:
+    stream = stream_of(sentences)
+    read = []
+    for window in sentence_windows(stream, max_tokens=max_tokens):
+        assert window.mask is not None
+        assert window.mask.size <= max_tokens or len(window.mask) == 1
+        assert ((window.forward.sentence_numbers() == 1) | ~window.mask).all()  # one sentence in each row
+        for row, mask in enumerate(window.mask):
+            tokens = window.forward.targets[row, mask]
+            read += sentences_of(tokens)
+            arrays = window.forward.inputs, window.forward.targets, window.backward.inputs, window.backward.targets
+            for array, expected in zip(arrays, both_directions(tokens), strict=True):
+                assert (array[row, mask] == expected).all()
+    assert Counter(read) == Counter(sentences_of(stream))
 
 
 @LAWS

@@ -35,6 +35,18 @@ def split_batches(
         yield batch
 
 
+def split_lengths(lengths: Sequence[int], *, max_tokens: int) -> Iterator[slice]:
+    """Split sentences with these lengths into slices of up to ``max_tokens`` tokens, or of one longer sentence."""
+    begin, n_tokens = 0, 0
+    for k, length in enumerate(lengths):
+        if k > begin and n_tokens + length > max_tokens:
+            yield slice(begin, k)
+            begin, n_tokens = k, 0
+        n_tokens += length
+    if begin < len(lengths):
+        yield slice(begin, len(lengths))
+
+
 def track_progress(steps: Sequence[T], description: str, *, is_shown: bool) -> Iterable[T]:
     """Iterate over ``steps`` with a progress bar on stderr, if ``is_shown``."""
     if not is_shown:

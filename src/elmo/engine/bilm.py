@@ -24,22 +24,26 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from elmo.engine.batches import BATCH_TOKENS
+from elmo.engine.batches import BATCH_TOKENS, split_lengths
 from elmo.engine.buffers import BufferPool
 from elmo.engine.lstm import FrozenLstm, freeze_lstm
 from elmo.engine.matmul import InexactError, Kernels, choose_kernels, plain_kernels, state_dtype
 from elmo.engine.schedule import BatchSchedule
 from elmo.engine.threads import FORK_GATE, ThreadPool, reset_after_fork
 from elmo.engine.token_layer import CACHED_WORDS, FrozenTokenLayer, TokenVectorCache
+from elmo.engine.transformer import FrozenTransformer, TransformerBatch
 from elmo.errors import ConfigError
 from elmo.model.bilm import BiLm, BiLmState
 from elmo.model.lstm import ProjectedLstm
+from elmo.model.transformer import TransformerLayer
 from elmo.text.ids import TokenIndexer
 
 N_DIRECTIONS = 2
 
 T = TypeVar("T")
-_Stacks = tuple[list[FrozenLstm], list[FrozenLstm]]  # forward, backward
+_LstmStacks = tuple[list[FrozenLstm], list[FrozenLstm]]  # forward, backward
+_TransformerStacks = tuple[FrozenTransformer, FrozenTransformer]
+_Stacks = _LstmStacks | _TransformerStacks
 
 
 @dataclass(frozen=True)
@@ -189,11 +193,11 @@ class Engine:
         edges: list[Tensor | None] = [None] * n
         buffers = BufferPool()  # shared by the batches of this call
         size = min(BATCH_TOKENS, -(-sum(map(len, tokens)) // prepared.workers.n_batches))
-        groups = list(_split_batches([len(tokens[k]) for k in order], max_tokens=size))
+        groups = list(split_lengths([len(tokens[k]) for k in order], max_tokens=size))
         for first in range(0, len(groups), prepared.workers.n_batches):  # these are read at the same time
             selected = groups[first : first + prepared.workers.n_batches]
             batches = [
-                _Batch(
+                _build_batch(
                     prepared,
                     vectors,
                     [tokens[k] for k in order[group]],
@@ -248,7 +252,7 @@ class Engine:
     def prepare(self, *, has_stacks: bool = True) -> PreparedWeights:
         """Return the current weights, packed; pack them again if they have changed.
 
-        Without ``has_stacks``, the LSTM layers may be missing.
+        Without ``has_stacks``, the layers above the token layer may be missing.
         """
         with FORK_GATE, self._lock:
             prepared = self._prepared
@@ -281,11 +285,7 @@ class Engine:
             tokens = TokenVectorCache(self.indexer, layer, kernels, device=like.device)
             if not has_stacks:
                 return tokens, None
-            forward, backward = (
-                [freeze_lstm(cast("ProjectedLstm", lstm), kernels) for lstm in stack]
-                for stack in (bilm.forward_stack, bilm.backward_stack)
-            )
-            return tokens, (forward, backward)
+            return tokens, _freeze_stacks(bilm, kernels)
 
         try:
             # In a worker, like the products later: their bits may depend on the number of threads.
@@ -322,7 +322,7 @@ class PreparedWeights:
         is_int8: Whether products are int8.
         kernels: The kind of matrix products.
         tokens: The token layer, with the vectors of the words that it has seen.
-        stacks: The LSTM layers; None if only the token layer was needed so far.
+        stacks: The layers of each direction; None if only the token layer was needed so far.
         zero: The zero state, with one row.
         version: Detects changes of the weights.
         workers: The threads that compute.
@@ -405,7 +405,32 @@ def _read_counters(module: nn.Module) -> list[tuple[int, int]]:
     return [(w.data_ptr(), -1 if w.is_inference() else w._version) for w in module.parameters()]
 
 
-class _Batch:
+def _freeze_stacks(bilm: BiLm, kernels: Kernels) -> _Stacks:
+    """Pack the weights of the layers of both directions."""
+    forward, backward = bilm.forward_stack, bilm.backward_stack
+    if isinstance(forward[0], TransformerLayer):
+        transformers = (cast("list[TransformerLayer]", list(stack)) for stack in (forward, backward))
+        return cast("_TransformerStacks", tuple(FrozenTransformer(layers, kernels) for layers in transformers))
+    lstms = (cast("list[ProjectedLstm]", list(stack)) for stack in (forward, backward))
+    return cast("_LstmStacks", tuple([freeze_lstm(lstm, kernels) for lstm in stack] for stack in lstms))
+
+
+def _build_batch(
+    prepared: PreparedWeights,
+    vectors: Tensor,
+    sentences: list[NDArray[np.int64]],
+    *,
+    start: BiLmState,
+    last: BiLmState,
+    buffers: BufferPool,
+) -> _LstmBatch | TransformerBatch:
+    """Arrange sentences for the layers of a model; a transformer has no states."""
+    if isinstance(cast("_Stacks", prepared.stacks)[0], FrozenTransformer):
+        return TransformerBatch(cast("_TransformerStacks", prepared.stacks), vectors, sentences)
+    return _LstmBatch(prepared, vectors, sentences, start=start, last=last, buffers=buffers)
+
+
+class _LstmBatch:
     """Sentences that are read together, given as rows of a table of token vectors."""
 
     def __init__(
@@ -425,7 +450,7 @@ class _Batch:
         self._schedule = schedule = BatchSchedule.build(
             [len(tokens) for tokens in sentences], max_slots=prepared.kernels.max_rows, device=vectors.device
         )
-        width, n_layers = vectors.size(1), 1 + len(cast("_Stacks", prepared.stacks)[0])
+        width, n_layers = vectors.size(1), 1 + len(cast("_LstmStacks", prepared.stacks)[0])
         self.layers = [vectors.new_empty(n_layers, len(tokens) - 2, N_DIRECTIONS * width) for tokens in sentences]
         self.edges = vectors.new_empty(N_DIRECTIONS, len(sentences), width)
         self._vectors, self._tokens = vectors, np.concatenate(sentences)
@@ -440,7 +465,7 @@ class _Batch:
         rows = np.empty(n_tokens, dtype=np.int64)
         rows[schedule.token_rows] = self._tokens[schedule.reversed_tokens] if direction else self._tokens
         torch.index_select(self._vectors, 0, torch.from_numpy(rows).to(states.device), out=states[0, :n_tokens])
-        for number, lstm in enumerate(cast("_Stacks", self._prepared.stacks)[direction]):
+        for number, lstm in enumerate(cast("_LstmStacks", self._prepared.stacks)[direction]):
             inputs, outputs = states[number], states[number + 1]
             start, last = (state.at(direction, number) for state in (self._start, self._last))
             lstm.run(inputs, schedule, start, outputs=outputs, last=last)
@@ -456,15 +481,3 @@ def _select_rows(state: Tensor, index: Tensor) -> Tensor:
     if state.size(2) == 1:
         return state.expand(-1, -1, len(index), -1)
     return state.index_select(2, index)
-
-
-def _split_batches(lengths: Sequence[int], *, max_tokens: int) -> Iterator[slice]:
-    """Split sentences into batches of up to ``max_tokens`` tokens, or of one longer sentence."""
-    begin, n_tokens = 0, 0
-    for k, length in enumerate(lengths):
-        if k > begin and n_tokens + length > max_tokens:
-            yield slice(begin, k)
-            begin, n_tokens = k, 0
-        n_tokens += length
-    if begin < len(lengths):
-        yield slice(begin, len(lengths))

@@ -28,6 +28,7 @@ from elmo.engine.compiled import (
     CharCnnWeights,
     CnnWindow,
     CompiledHighway,
+    CompiledProduct,
     HighwayWindow,
     Library,
     PackedWeight,
@@ -35,6 +36,7 @@ from elmo.engine.compiled import (
 )
 from elmo.engine.matmul import Kernels, Product, add_matmul, state_dtype, write_matmul
 from elmo.engine.threads import reset_after_fork
+from elmo.engine.transformer import FrozenNorm
 from elmo.model.token_layer import CharCnn, Highway, TokenLayer
 from elmo.text.ids import TokenIds, TokenIndexer
 
@@ -99,13 +101,15 @@ def run_token_layer(
     if layer.cnn is not None and char_ids is not None:
         parts.append(run_char_cnn(layer.cnn, char_ids, has_bf16_products=has_bf16_products, buffers=buffers))
     x = torch.cat(parts, dim=1)
-    return x if layer.projection is None else layer.projection(x)
+    if layer.projection is not None:
+        x = layer.projection(x)
+    return x if layer.norm is None else layer.norm(x)
 
 
 def run_char_cnn(
     cnn: CharCnn, char_ids: Tensor, *, has_bf16_products: bool = False, buffers: BufferPool = UNPOOLED
 ) -> Tensor:
-    """Map ``char_ids`` (word, char) to (word, filter); see ``run_token_layer`` for the options."""
+    """Map ``char_ids`` (word, char) to (word, width); see ``run_token_layer`` for the options."""
     filters, bias = _filter_matrix(cnn)
     weights = [cast("Tensor", convolution.weight) for convolution in cnn.convolutions]
     library = find_library("float32", filters, bias, cnn.char_embed.weight)
@@ -123,6 +127,8 @@ def run_char_cnn(
 
 
 def _run_highways(cnn: CharCnn, x: Tensor, *, has_bf16_products: bool, buffers: BufferPool) -> Tensor:
+    if cnn.projection is not None:
+        x = cnn.projection(x)
     for highway in cnn.highways:
         x = run_highway(cast("Highway", highway), x, has_bf16_products=has_bf16_products, buffers=buffers)
     return x
@@ -463,6 +469,7 @@ class FrozenTokenLayer:
         if layer.projection is not None:
             weight, bias = layer.projection.weight.detach(), layer.projection.bias.detach()
             self._projection = kernels.accurate_product(weight, bias)
+        self._norm = None if layer.norm is None else FrozenNorm(layer.norm)
 
     def __call__(self, char_ids: Tensor | None, word_ids: Tensor | None) -> Tensor:
         """Map (token, char) and (token,) to (token, width), for at most ``Kernels.max_rows`` tokens."""
@@ -476,6 +483,8 @@ class FrozenTokenLayer:
         x = torch.cat([part.to(state_dtype(part)) for part in parts], dim=1)
         if self._projection is not None:
             x = self._projection(x)
+        if self._norm is not None:
+            x = self._norm(x)
         return x[:n_tokens]
 
 
@@ -485,7 +494,7 @@ def _pad_rows(ids: Tensor, n: int) -> Tensor:
 
 
 def _freeze_char_cnn(cnn: CharCnn, kernels: Kernels) -> Callable[[Tensor], Tensor]:
-    """Pack the weights of ``cnn`` for a function that maps (token, char) to (token, filter)."""
+    """Pack the weights of ``cnn`` for a function that maps (token, char) to (token, width)."""
     if kernels.library is not None:
         return _CompiledCharCnn(cnn, kernels.library, kernels.precision)
     return _TorchCharCnn(cnn, kernels)
@@ -515,6 +524,9 @@ class _CompiledCharCnn:
             widest=widest,
             is_relu=cnn.activation is torch.relu,
         )
+        self._projection = None
+        if cnn.projection is not None:
+            self._projection = CompiledProduct(library, cnn.projection.weight, cnn.projection.bias, precision)
         self._highways = [
             CompiledHighway(
                 library,
@@ -526,7 +538,7 @@ class _CompiledCharCnn:
         ]
 
     def __call__(self, char_ids: Tensor) -> Tensor:
-        """Map (token, char) to (token, filter)."""
+        """Map (token, char) to (token, width)."""
         char_ids = _check_char_ids(char_ids, self._n_characters)
         n_words, n_chars = char_ids.shape
         n_starts = (count_characters(char_ids) + 1).clamp_max_(n_chars - self._smallest + 1)
@@ -534,6 +546,8 @@ class _CompiledCharCnn:
         self._library.call(
             "elmo_char_cnn", self._weights, n_words, n_chars, char_ids.data_ptr(), n_starts.data_ptr(), x.data_ptr()
         )
+        if self._projection is not None:
+            x = self._projection(x)
         for highway in self._highways:
             x = highway(x)
         return x
@@ -552,14 +566,19 @@ class _TorchCharCnn:
         self._filters = kernels.unquantized_product(filters)  # the max of rounded values is too high
         self._bias = bias.to(state_dtype(bias))
         self._activate = torch.relu_ if cnn.activation is torch.relu else torch.tanh_
+        self._projection = None
+        if cnn.projection is not None:
+            self._projection = kernels.accurate_product(cnn.projection.weight.detach(), cnn.projection.bias.detach())
         self._highways = [_pack_highway(cast("Highway", highway), kernels) for highway in cnn.highways]
 
     def __call__(self, char_ids: Tensor) -> Tensor:
-        """Map (token, char) to (token, filter), for as many tokens as the kernels take."""
+        """Map (token, char) to (token, width), for as many tokens as the kernels take."""
         falling, order = count_characters(char_ids).sort(descending=True, stable=True)
         highest = torch.empty(len(order), sum(self._counts), dtype=self._bias.dtype, device=order.device)
         highest[order] = self._max_over_windows(char_ids[order], falling.tolist())
         x = self._activate(highest.add_(self._bias))  # rounding is monotone: the bias may follow the max
+        if self._projection is not None:
+            x = self._projection(x)
         for highway in self._highways:
             x = _apply_highway(highway, x)
         return x

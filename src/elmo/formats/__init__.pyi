@@ -14,6 +14,7 @@ from .pretrained import bundled_name as bundled_name
 from .pretrained import convert as convert
 from .pretrained import describe as describe
 from .pretrained import detect as detect
+from .pretrained import fetch as fetch
 from .pretrained import fingerprint as fingerprint
 from .pretrained import load as load
 
@@ -33,6 +34,7 @@ __all__ = [
     "convert",
     "describe",
     "detect",
+    "fetch",
     "fingerprint",
     "load",
     "read_files",

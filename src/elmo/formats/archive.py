@@ -1,13 +1,22 @@
 """Unpack a zip or tar archive with a model into a temporary folder.
 
+A tar archive may be compressed with gzip, bzip2 or xz. An archive may consist of numbered parts, and may contain
+another archive with the model.
+
 Archives are untrusted. Members that point outside the folder, links and devices are refused, and so is an
-archive that unpacks to far more than its size: trained weights hardly compress. The module has three parts:
-unpacking, the tar reader and the zip reader. Both readers yield ``ArchiveMember`` objects.
+archive that unpacks to far more than its size: trained weights hardly compress. The module has four parts:
+unpacking, archives in parts, the tar reader and the zip reader. Both readers yield ``ArchiveMember`` objects.
 """
 
 from __future__ import annotations
 
+import bisect
+import bz2
 import errno
+import io
+import itertools
+import lzma
+import re
 import shutil
 import stat
 import struct
@@ -15,28 +24,30 @@ import unicodedata
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import IO, BinaryIO, cast
+from typing import IO, Any, BinaryIO, cast
 
 from elmo.errors import ElmoError, FormatError, OutputError
 from elmo.storage.atomic import temporary_folder
-from elmo.storage.files import BoundedReads, format_error, format_path, open_regular
+from elmo.storage.files import BoundedReads, find_member, format_error, format_path, list_names, open_regular
 
-SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz")
+SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tbz", ".tar.xz", ".txz")
 MAX_MEMBERS = 4096
 MAX_RATIO = 20  # largest ratio of unpacked to packed size; trained weights reach 1.1, vocabularies 4
 FREE_BYTES = 1 << 24  # a member below this size may have any ratio
 FREE_TOTAL = 1 << 26  # an archive that unpacks to less than this size may have any ratio
 
 # Files that a format reader may open. As in huggingface_hub, a star also matches folders.
-PATTERNS = ("*.json", "*.hdf5", "*.h5", "*.safetensors", "*[vV]ocab*.txt", "*.dic", "*.pkl", "*.pb", "*.index",
-            "*.data-*-of-*", "*checkpoint", "*SHA256SUMS")  # fmt: skip
+PATTERNS = ("*.json", "*.hdf5", "*.h5", "*.safetensors", "*[vV]ocab*.txt", "*.dic", "*.pkl", "*weights.th", "*.pb",
+            "*.index", "*.data-*-of-*", "*checkpoint", "*SHA256SUMS", "*.model")  # fmt: skip
 
+_MAX_INNER = 4  # archives in an archive
 _BLOCK = 1 << 20
-_DAMAGE_ERRORS = (zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error, EOFError, OSError, ValueError,
+_DAMAGE_ERRORS = (zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, ValueError,
                   NotImplementedError, RuntimeError, OverflowError, struct.error)  # fmt: skip
 
 
@@ -59,8 +70,8 @@ def is_model_file(name: str) -> bool:
 
 
 def is_archive(path: Path) -> bool:
-    """Return whether a file has the name or the first bytes of an archive."""
-    if path.name.lower().endswith(SUFFIXES):
+    """Return whether a file has the name or the first bytes of an archive, or is a part of one."""
+    if path.name.lower().endswith(SUFFIXES) or _split_part_name(path.name) is not None:
         return True
     try:
         with open_regular(path) as file:
@@ -69,33 +80,97 @@ def is_archive(path: Path) -> bool:
         return False
 
 
+def find_archives(folder: Path) -> list[Path]:
+    """List the archives in a folder, judging by their names; of an archive in parts, the part that comes first."""
+    parts: set[str] = set()
+    archives = []
+    for name in list_names(folder):
+        part = _split_part_name(name)
+        if name.lower().endswith(SUFFIXES) or (part is not None and part.stem not in parts):
+            archives.append(find_member(folder, name))
+        if part is not None:
+            parts.add(part.stem)
+    return archives
+
+
 @contextmanager
-def unpacked(path: Path) -> Iterator[Path]:
+def unpacked(path: Path, *, is_complete: Callable[[Path], bool] = lambda folder: True) -> Iterator[Path]:
     """Unpack the model files of an archive into a temporary folder, which is removed on exit.
 
     Files must not stay mapped into memory after the context ends.
+
+    Args:
+        path: The archive, or any of its parts.
+        is_complete: Returns whether the unpacked folder contains a model. If it does not, the archives in the archive
+            are unpacked too, but none in these.
     """
     with temporary_folder("elmo-unpacked-", subject=f"unpack {format_path(path)}") as folder:
-        _unpack(path, folder)
+        with _open_archive(path) as file, _archive_errors(path, folder):
+            size = file.seek(0, 2)
+            inner = _unpack(file, folder, packed_size=size)
+            if inner and not is_complete(folder):
+                _unpack_inner(file, folder, packed_size=size)
         yield folder
 
 
-def _unpack(path: Path, folder: Path) -> None:
-    with open_regular(path) as file:
-        try:
-            size = file.seek(0, 2)
-            read_members = _member_reader(file)
-            if read_members is None:
-                raise FormatError("expected a zip or tar archive, found another kind of file")
-            seen: set[str] = set()
-            for member in read_members(file, size):
-                _extract(member, folder, seen)
-        except ElmoError as error:
-            raise type(error)(f"{format_path(path)}: {error}") from error
-        except _DAMAGE_ERRORS as error:
-            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise OutputError(f"{format_path(path)}: no space left in {folder.parent} to unpack it") from error
-            raise FormatError(f"{format_path(path)}: the archive is damaged: {format_error(error)}") from error
+@contextmanager
+def _archive_errors(path: Path, folder: Path) -> Iterator[None]:
+    """Turn what goes wrong in an archive into a typed error that names it."""
+    try:
+        yield
+    except ElmoError as error:
+        raise type(error)(f"{format_path(path)}: {error}") from error
+    except _DAMAGE_ERRORS as error:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise OutputError(f"{format_path(path)}: no space left in {folder.parent} to unpack it") from error
+        raise FormatError(f"{format_path(path)}: the archive is damaged: {format_error(error)}") from error
+
+
+def _unpack(
+    file: BinaryIO, folder: Path, *, packed_size: int, is_wanted: Callable[[str], bool] = is_model_file
+) -> list[str]:
+    """Write the members of an archive that are wanted to a folder; return the names of the archives in it.
+
+    ``packed_size`` is the size of the outermost archive, which limits what the archives in it unpack to.
+    """
+    size = min(file.seek(0, 2), packed_size)
+    read_members = _member_reader(file)
+    if read_members is None:
+        raise FormatError("expected a zip or tar archive, found another kind of file")
+    seen: set[str] = set()
+    inner = []
+    for member in read_members(file, size):
+        name = str(_safe_name(member.name))
+        if member.is_folder:
+            continue
+        if _is_inner_archive(name):
+            inner.append(name)
+        if is_wanted(name):
+            _extract(member, folder, seen)
+    return inner
+
+
+def _is_inner_archive(name: str) -> bool:
+    path = PurePosixPath(name)
+    return path.name.lower().endswith(SUFFIXES) and not path.name.startswith("._") and path.parts[0] != "__MACOSX"
+
+
+def _unpack_inner(file: BinaryIO, folder: Path, *, packed_size: int) -> None:
+    """Unpack the archives in an archive, each into its own folder."""
+    with temporary_folder("elmo-unpacked-", subject="unpack an archive in it", parent=folder.parent) as scratch:
+        names = _unpack(file, scratch, packed_size=packed_size, is_wanted=_is_inner_archive)
+        if len(names) > _MAX_INNER:
+            raise FormatError(f"expected at most {_MAX_INNER} archives in the archive, found {len(names)}")
+        for name in names:
+            target = folder / name.replace("/", "-")
+            if target.exists():
+                raise FormatError(f"{name!r:.80}: expected an archive, found a file or folder with the same name")
+            target.mkdir()
+            try:
+                with open_regular(scratch / name) as inner:
+                    _unpack(inner, target, packed_size=packed_size)
+            except ElmoError as error:
+                raise type(error)(f"{name!r:.80} in the archive: {error}") from error
 
 
 def _member_reader(file: BinaryIO) -> Callable[[BinaryIO, int], Iterator[ArchiveMember]] | None:
@@ -105,15 +180,14 @@ def _member_reader(file: BinaryIO) -> Callable[[BinaryIO, int], Iterator[Archive
     file.seek(0)
     if start[:4] in (b"PK\x03\x04", b"PK\x05\x06"):
         return _read_zip
-    if start[:2] == b"\x1f\x8b":
-        return _read_gzipped_tar
+    for magic, stream in _COMPRESSIONS.items():
+        if start.startswith(magic):
+            return partial(_read_compressed_tar, stream=stream)
     return _read_tar if _is_tar_header(start) else None
 
 
 def _extract(member: ArchiveMember, folder: Path, seen: set[str]) -> None:
     name = _safe_name(member.name)
-    if member.is_folder or not is_model_file(str(name)):
-        return
     # some file systems ignore case, or treat composed and decomposed letters as equal
     alias = unicodedata.normalize("NFC", str(name)).casefold()
     if alias in seen:
@@ -171,6 +245,110 @@ def _check_total(n_bytes: int, packed: int) -> None:
         )
 
 
+# --- archives in parts ---------------------------------------------------------------------------
+
+_PART = re.compile(r"(.+?)(?:(\.part[-_.]?)(\d{1,4}|[a-z]{2})|(\.)(\d{2,4}|[a-z]{2}))", re.ASCII)
+_MAX_PARTS = 1000
+
+
+@dataclass(frozen=True)
+class _PartName:
+    """The name of a part, such as ``model.tgz.part-00``: stem, separator and number."""
+
+    stem: str
+    separator: str
+    number: str
+
+
+def _split_part_name(name: str) -> _PartName | None:
+    """Split the name of a part of an archive; return None for other names."""
+    match = _PART.fullmatch(name)
+    if match is None or name.lower().endswith(SUFFIXES) or not match[1].lower().endswith(SUFFIXES):
+        return None
+    return _PartName(match[1], match[2] or match[4], match[3] or match[5])
+
+
+@contextmanager
+def _open_archive(path: Path) -> Iterator[BinaryIO]:
+    """Open an archive; the parts of one are read as a single file."""
+    part = _split_part_name(path.name)
+    if part is None:
+        with open_regular(path) as file:
+            yield file
+        return
+    with ExitStack() as stack:
+        files = [stack.enter_context(open_regular(name)) for name in _list_parts(path, part)]
+        yield cast("BinaryIO", io.BufferedReader(_JoinedFiles(files), _READ_SIZE))
+
+
+def _list_parts(path: Path, part: _PartName) -> list[Path]:
+    """List all parts of an archive in order; raise ``FormatError`` if one in the middle is missing."""
+    names: dict[int, str] = {}
+    for name in list_names(path.parent):
+        other = _split_part_name(name)
+        if other is None or (other.stem, other.separator) != (part.stem, part.separator):
+            continue
+        if other.number.isdigit() != part.number.isdigit():
+            continue
+        index = _part_index(other.number)
+        if index in names:
+            found = f"{names[index]!r:.80} and {name!r:.80}"
+            raise FormatError(f"{format_path(path)}: expected one file for each part of the archive, found {found}")
+        names[index] = name
+    if len(names) > _MAX_PARTS:
+        raise FormatError(f"{format_path(path)}: expected at most {_MAX_PARTS} parts, found {len(names)}")
+    values = sorted(names)
+    if values[0] > 1 or (values[0] == 1 and not part.number.isdigit()):
+        raise FormatError(f"{format_path(path)}: the first part of the archive is missing")
+    for value, index in zip(values, range(values[0], values[0] + len(values)), strict=True):
+        if value != index:
+            raise FormatError(f"{format_path(path)}: a part of the archive before {names[values[-1]]!r:.80} is missing")
+    # links must not lead from a folder of somebody else to other files; the user may name a link
+    return [path if name == path.name else find_member(path.parent, name) for name in map(names.__getitem__, values)]
+
+
+def _part_index(number: str) -> int:
+    """Return the position of a part: 0 for ``00`` and ``aa``."""
+    return int(number) if number.isdigit() else (ord(number[0]) - ord("a")) * 26 + ord(number[1]) - ord("a")
+
+
+class _JoinedFiles(io.RawIOBase):
+    """Files that are read as if their bytes were in one file."""
+
+    def __init__(self, files: list[io.BufferedReader]) -> None:
+        super().__init__()
+        self._files = files
+        self._ends = list(itertools.accumulate(file.seek(0, 2) for file in files))
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._ends[-1]}[whence]
+        if base + offset < 0:
+            raise ValueError("negative position")
+        self._position = base + offset
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        k = bisect.bisect_right(self._ends, self._position)
+        if k == len(self._files):
+            return 0
+        start = self._ends[k - 1] if k else 0
+        self._files[k].seek(self._position - start)
+        data = self._files[k].read(min(len(buffer), self._ends[k] - self._position))
+        buffer[: len(data)] = data
+        self._position += len(data)
+        return len(data)
+
+
 # --- tar -----------------------------------------------------------------------------------------
 # Python's tarfile allocates as much memory for a name as a header declares. This reader supports regular files
 # and folders of POSIX, GNU and older tar, with long names, and reads the archive once from front to back.
@@ -179,43 +357,59 @@ _TAR_BLOCK = 512
 _MAX_ATTRIBUTES = 1 << 16  # bytes of a long name or of extended attributes
 _READ_SIZE = 1 << 16
 _GZIP_WBITS = 16 + zlib.MAX_WBITS  # makes zlib expect gzip's header and checksum
+_XZ_MEMORY = 1 << 27  # bytes; xz -9 needs 65 MB
 _REFUSED_TYPES = {b"1": "a link", b"2": "a link", b"K": "a link", b"3": "a device", b"4": "a device",
                   b"6": "a pipe", b"S": "a sparse file"}  # fmt: skip
 
 
 def _read_tar(file: BinaryIO, size: int) -> Iterator[ArchiveMember]:
-    return _tar_members(_BoundedStream(file.read, size, file.tell))
+    return _tar_members(_BoundedStream(file.read, size, lambda: min(file.tell(), size)))
 
 
-def _read_gzipped_tar(file: BinaryIO, size: int) -> Iterator[ArchiveMember]:
-    return _tar_members(_BoundedStream(_GzipStream(file).read, size, file.tell))
+def _read_compressed_tar(file: BinaryIO, size: int, *, stream: type[_PackedStream]) -> Iterator[ArchiveMember]:
+    return _tar_members(_BoundedStream(stream(file).read, size, lambda: min(file.tell(), size)))
 
 
-class _GzipStream:
-    """The decompressed bytes of a gzip file, which may consist of several parts.
+class _PackedStream:
+    """The decompressed bytes of a gzip, bzip2 or xz file, which may consist of several parts.
 
     Python's ``gzip`` reads headers byte by byte and accepts any number of parts, so that a crafted file of a few
     megabytes could take seconds.
     """
 
+    name: str
+
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
-        self._part = zlib.decompressobj(_GZIP_WBITS)
+        self._part: Any = self._new_part()
         self._packed = b""
         self._n_parts = 1
 
+    def _new_part(self) -> Any:
+        """Return a new decompressor, as of ``bz2``."""
+        raise NotImplementedError
+
+    def _decompress(self, packed: bytes, n_bytes: int) -> bytes:
+        # the decompressor keeps what it has not decompressed
+        return self._part.decompress(packed, n_bytes)
+
+    def _needs_input(self) -> bool:
+        return self._part.needs_input
+
     def read(self, n_bytes: int) -> bytes:
         """Read at most ``n_bytes``; return ``b""`` at the end."""
+        if not n_bytes:
+            return b""
         while True:
             if self._part.eof and not self._next_part():
                 return b""
-            packed = self._packed or self._file.read(_READ_SIZE)
-            data = self._part.decompress(packed, n_bytes)
-            self._packed = self._part.unconsumed_tail
-            if data:
+            needs_input = not self._packed and self._needs_input()
+            packed = self._file.read(_READ_SIZE) if needs_input else self._packed
+            self._packed = b""
+            if data := self._decompress(packed, n_bytes):
                 return data
-            if not packed and not self._part.eof:
-                raise FormatError("the gzip file is truncated")
+            if needs_input and not packed and not self._part.eof:
+                raise FormatError(f"the {self.name} file is truncated")
 
     def _next_part(self) -> bool:
         """Start the next part, skipping zeros that pad the file."""
@@ -226,9 +420,43 @@ class _GzipStream:
             return False
         self._n_parts += 1
         if self._n_parts > MAX_MEMBERS:
-            raise FormatError(f"expected at most {MAX_MEMBERS} parts in a gzip file, found more")
-        self._part, self._packed = zlib.decompressobj(_GZIP_WBITS), packed
+            raise FormatError(f"expected at most {MAX_MEMBERS} parts in a {self.name} file, found more")
+        self._part, self._packed = self._new_part(), packed
         return True
+
+
+class _GzipStream(_PackedStream):
+    name = "gzip"
+
+    def _new_part(self) -> Any:
+        return zlib.decompressobj(_GZIP_WBITS)
+
+    def _decompress(self, packed: bytes, n_bytes: int) -> bytes:
+        data = self._part.decompress(packed, n_bytes)
+        self._packed = self._part.unconsumed_tail
+        return data
+
+    def _needs_input(self) -> bool:
+        return True
+
+
+class _Bzip2Stream(_PackedStream):
+    name = "bzip2"
+
+    def _new_part(self) -> Any:
+        return bz2.BZ2Decompressor()
+
+
+class _XzStream(_PackedStream):
+    name = "xz"
+
+    def _new_part(self) -> Any:
+        return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY)
+
+
+_COMPRESSIONS: dict[bytes, type[_PackedStream]] = {
+    b"\x1f\x8b": _GzipStream, b"BZh": _Bzip2Stream, b"\xfd7zXZ\x00": _XzStream,
+}  # fmt: skip
 
 
 @dataclass

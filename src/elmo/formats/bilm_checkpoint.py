@@ -1,7 +1,8 @@
 """Read the folder of a bilm-tf training run (options, checkpoint, vocabulary) without TensorFlow.
 
 Unlike published HDF5 files, a checkpoint contains the softmax, which is read too; the optimizer's slots are not.
-The vocabulary is optional unless the model reads words.
+The vocabulary is optional unless the model reads words. Checkpoints are next to the options, or below ``saves``, as
+DeepPavlov writes them.
 
 Variables are identified by their *role*: the name of the same weights in bilm-tf's HDF5 files (``bilm_layout``).
 Variables of the token layer have that name in checkpoints too; the names of LSTM variables depend on the version
@@ -32,19 +33,22 @@ NAME = "bilm-tf checkpoint"
 _SCOPE = "lm/"
 _STATE = "checkpoint"  # the file in which TensorFlow's Saver lists its checkpoints
 _STATE_LIMIT = 1 << 16
+_SAVES = "saves"  # DeepPavlov's folder of checkpoints
+_MAX_SAVES = 1000  # checkpoint folders below it
+_SAVES_DEPTH = 3  # saves/epochs/3
 
 
 def can_read(folder: Path) -> bool:
     """Return whether the folder contains the index and a data file of a checkpoint."""
-    return bool(_prefixes(folder))
+    return bool(_prefixes(folder)) or (_find_saves(folder) is not None and _options_name(folder) is not None)
 
 
 def read(folder: Path) -> Pretrained:
     """Read the latest checkpoint with its softmax and vocabulary; report all mismatches at once."""
-    options_name = _find_file(folder, r".*options\.json", "options.json") or "options.json"
-    options = read_options(find_member(folder, options_name))
+    options = read_options(find_member(folder, _options_name(folder) or "options.json"))
     vocab_name = _find_file(folder, r"(?i:.*vocab.*)\.txt", "vocab.txt")
-    prefix = find_latest(folder)
+    saves = None if _prefixes(folder) else _find_saves(folder)
+    prefix = find_latest(folder) if saves is None else f"{saves}/{find_latest(folder / saves)}"
     subject = format_path(folder / prefix)
     bundle = read_index(folder, prefix)
     try:
@@ -98,6 +102,31 @@ def find_latest(folder: Path) -> str:
             f"found {prefix!r:.80}; remove this file to load the latest checkpoint"
         )
     return prefix
+
+
+def _find_saves(folder: Path) -> str | None:
+    """Return the folder below ``saves`` with the checkpoints; among several at the same level, that of the last epoch.
+
+    Names are numbers of epochs; other names are only used if there is no choice.
+    """
+    if _SAVES not in list_names(folder):
+        return None
+    level = [_SAVES]
+    for _ in range(_SAVES_DEPTH):
+        if matches := [name for name in level if _prefixes(folder / name)]:
+            numbered = {name: name.rpartition("/")[2] for name in matches}
+            epochs = {name: int(end) for name, end in numbered.items() if re.fullmatch(r"[0-9]{1,9}", end)}
+            if len(matches) > 1 and len(epochs) < len(matches):
+                raise FormatError(
+                    f"{format_path(folder / _SAVES)}: expected one folder with a checkpoint, found {matches[:5]}"
+                )
+            return max(matches, key=lambda name: epochs.get(name, 0))
+        level = [f"{name}/{inner}" for name in level for inner in list_names(folder / name)[:_MAX_SAVES]][:_MAX_SAVES]
+    return None
+
+
+def _options_name(folder: Path) -> str | None:
+    return _find_file(folder, r".*options\.json", "options.json")
 
 
 def _prefixes(folder: Path) -> list[str]:

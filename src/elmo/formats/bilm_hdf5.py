@@ -1,9 +1,9 @@
 """Read and write ``options.json`` with HDF5 weights: the format of bilm-tf, AllenNLP, NLPL and SeqVec.
 
-File names vary between publishers: options are ``*options.json``, and the weights are the HDF5 file that
-contains ``RNN_0``. A softmax is in ``*softmax*.hdf5`` (``softmax/W`` and ``softmax/b``, or ``W`` and ``b`` at
-the root) or in the weights file (``softmax/…``). A token cache (``embedding``, one row per word of the
-vocabulary) is used if there is no character CNN, or if the caller passes it.
+File names vary between publishers: options are ``*options.json`` (or ``options262.json``), and the weights are the
+HDF5 file that contains ``RNN_0``; it may also be called ``*.model``. A softmax is in ``*softmax*.hdf5`` (``softmax/W``
+and ``softmax/b``, or ``W`` and ``b`` at the root) or in the weights file (``softmax/…``). A token cache
+(``embedding``, one row per word of the vocabulary) is used if there is no character CNN, or if the caller passes it.
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 NAME = "bilm-tf HDF5"
 _SUFFIXES = (".hdf5", ".h5")
+_OTHER_SUFFIX = ".model"  # of many kinds of files; only those in HDF5 are considered
+_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+_OPTIONS = re.compile(r".*options\d{0,4}\.json", re.ASCII | re.DOTALL)
 # Numbered parts of the network: one that is in the file but not in the options raises an error.
 _NUMBERED = ("CNN/W_cnn_#", "CNN/b_cnn_#", "CNN_high_#", "RNN_#", "RNN_0/RNN/MultiRNNCell/Cell#",
              "RNN_1/RNN/MultiRNNCell/Cell#")  # fmt: skip
@@ -41,9 +44,9 @@ logger = logging.getLogger(__name__)
 def can_read(folder: Path) -> bool:
     """Return whether the folder contains options and HDF5 weights."""
     names = files.list_names(folder)
-    if not any(name.endswith("options.json") for name in names):
+    if not any(map(_OPTIONS.fullmatch, names)):
         return False
-    hdf5 = [name for name in names if name.endswith(_SUFFIXES)]
+    hdf5 = _hdf5_names(folder, names)
     # next to a TensorFlow checkpoint, HDF5 files may be unrelated to the model
     return any("RNN_0" in _root_names(folder, name) for name in hdf5) or (
         bool(hdf5) and not any(name.endswith(".index") for name in names)
@@ -56,8 +59,8 @@ def can_read(folder: Path) -> bool:
 def read(folder: Path) -> Pretrained:
     """Read the model in a folder, which may contain unrelated files too."""
     names = files.list_names(folder)
-    options = _only_one(folder, [name for name in names if name.endswith("options.json")], "*options.json")
-    hdf5 = [name for name in names if name.endswith(_SUFFIXES)]
+    options = _only_one(folder, list(filter(_OPTIONS.fullmatch, names)), "*options.json")
+    hdf5 = _hdf5_names(folder, names)
     roots = {name: _root_names(folder, name) for name in hdf5}
     candidates = [name for name in hdf5 if "RNN_0" in roots[name]]
     if not candidates:
@@ -218,6 +221,23 @@ def _read_softmax(file: Hdf5File, options: BilmOptions) -> SoftmaxWeights:
     return SoftmaxWeights(*(torch.from_numpy(file.read(dataset)) for dataset in (weight, bias)))
 
 
+def _hdf5_names(folder: Path, names: Sequence[str]) -> list[str]:
+    """List the HDF5 files in a folder, judging by their names, or by their first bytes if the name is ambiguous."""
+    return [
+        name
+        for name in names
+        if name.endswith(_SUFFIXES) or (name.endswith(_OTHER_SUFFIX) and _has_signature(folder, name))
+    ]
+
+
+def _has_signature(folder: Path, name: str) -> bool:
+    try:
+        with files.open_regular(files.find_member(folder, name)) as file:
+            return file.read(len(_SIGNATURE)) == _SIGNATURE
+    except (FormatError, OSError):
+        return False
+
+
 def _root_names(folder: Path, name: str) -> list[str]:
     """List the names at the root of an HDF5 file; return an empty list if the file cannot be read."""
     try:
@@ -258,13 +278,14 @@ def write(model: Pretrained, folder: Path) -> None:
 
     Readers of this format always add a forget bias of 1. If the model has another forget bias, the difference is
     added to the stored biases of the forget gates and rounded to float32. The format cannot store a warm state, a
-    mix or the name of the tokenizer.
+    mix, an alignment or the name of the tokenizer.
     """
     _check_writable(model)
     tokenizer = str(model.metadata.get("tokenizer", "en"))
     lost = {
         "warm state": model.warm is not None,
         "mix": model.mix is not None,
+        "alignment": model.alignment is not None,
         f"tokenizer ({tokenizer})": tokenizer != "en",
     }
     if any(lost.values()):
@@ -294,6 +315,14 @@ def write(model: Pretrained, folder: Path) -> None:
 def _check_writable(model: Pretrained) -> None:
     """Raise ``OutputError`` if the format cannot represent the model."""
     config, problems = model.config, []
+    if config.encoder_name != "lstm":
+        problems.append(f"it has {config.encoder_name} layers, but the format supports only LSTMs")
+    if config.chars and config.chars.has_norm:
+        problems.append("it normalizes its token vectors (has_norm), which the format does not support")
+    if config.chars and config.chars.highway_width is not None:
+        problems.append(
+            "it projects the features before the highway layers (highway_width), which the format does not support"
+        )
     if config.alphabet == "unicode":
         problems.append("it reads Unicode characters, but the format supports only bytes")
     if config.alphabet == "simplified":

@@ -55,9 +55,9 @@ class BilmOptions:
         """Return the config of the network; with ``n_words``, the network reads words instead of characters."""
         if n_words is None:
             alphabet = "bytes" if self.chars else None
-            return BiLmConfig(chars=self.chars, words=None, lstm=self.lstm, alphabet=alphabet)
+            return BiLmConfig(chars=self.chars, words=None, encoder=self.lstm, alphabet=alphabet)
         words = WordConfig(n_words, self.lstm.state_width)
-        return BiLmConfig(chars=None, words=words, lstm=self.lstm, alphabet=None)
+        return BiLmConfig(chars=None, words=words, encoder=self.lstm, alphabet=None)
 
 
 def read_options(path: Path) -> BilmOptions:
@@ -68,7 +68,7 @@ def read_options(path: Path) -> BilmOptions:
 def parse_options(values: Any, *, subject: str) -> BilmOptions:
     """Parse the JSON values of an options file; unknown keys are kept in ``training``."""
     problems: list[str] = []
-    top = _OptionFields(values, "", problems)
+    top = OptionFields(values, "", problems)
     if top.values.get("bidirectional") is False:
         problems.append("bidirectional is false, but only bidirectional models are supported")
     lstm = _parse_lstm(top.section("lstm"))
@@ -107,7 +107,7 @@ def format_options(options: BilmOptions) -> dict[str, Any]:
     return values
 
 
-def _parse_lstm(lstm: _OptionFields) -> LstmConfig:
+def _parse_lstm(lstm: OptionFields) -> LstmConfig:
     n_problems = len(lstm.problems)
     dim = lstm.integer("dim", 1, MAX_WIDTH)
     projection_dim = lstm.integer("projection_dim", 1, MAX_WIDTH)
@@ -124,7 +124,7 @@ def _parse_lstm(lstm: _OptionFields) -> LstmConfig:
     )
 
 
-def _parse_char_cnn(cnn: _OptionFields) -> CharCnnConfig:
+def _parse_char_cnn(cnn: OptionFields) -> CharCnnConfig:
     # 261 in options for training; 262 in options for inference, where it includes the mask
     cnn.integer("n_characters", N_CHARACTERS, N_CHARACTERS + 1, default=N_CHARACTERS + 1)
     max_characters = cnn.integer("max_characters_per_token", 3, MAX_CHARACTERS, default=50)
@@ -143,7 +143,7 @@ def _parse_char_cnn(cnn: _OptionFields) -> CharCnnConfig:
     )
 
 
-def _parse_filters(cnn: _OptionFields, max_characters: int) -> tuple[tuple[int, int], ...]:
+def _parse_filters(cnn: OptionFields, max_characters: int) -> tuple[tuple[int, int], ...]:
     values = cnn.values.get("filters")
     try:
         filters = filters_from_json(values)
@@ -158,7 +158,7 @@ def _parse_filters(cnn: _OptionFields, max_characters: int) -> tuple[tuple[int, 
     return filters
 
 
-class _OptionFields:
+class OptionFields:
     """A JSON object of the options file; each lookup returns a value of the right type or adds a problem."""
 
     def __init__(self, values: Any, prefix: str, problems: list[str]) -> None:
@@ -169,9 +169,9 @@ class _OptionFields:
             problems.append(f"{prefix.rstrip('.') or 'the file'}: expected a JSON object, found {values!r:.40}")
             self.problems = []  # do not also report its keys as missing
 
-    def section(self, key: str) -> _OptionFields:
+    def section(self, key: str) -> OptionFields:
         """Return a nested object."""
-        return _OptionFields(self.values.get(key), f"{self.prefix}{key}.", self.problems)
+        return OptionFields(self.values.get(key), f"{self.prefix}{key}.", self.problems)
 
     def integer(self, key: str, low: int, high: int, *, default: int | None = None) -> int:
         """Return an integer in a range; a missing key or null gives the default, if there is one."""
@@ -199,6 +199,14 @@ class _OptionFields:
             return bool(value)
         self.problems.append(f"{self.prefix}{key}: expected true or false, found {value!r:.40}")
         return False
+
+    def choice(self, key: str, choices: tuple[str | None, ...], *, default: str | None = None) -> str | None:
+        """Return one of some values; a missing key gives the default, which may be left out of ``choices``."""
+        value = self.values.get(key, default)
+        if value in choices and type(value) in (str, type(None)):
+            return value
+        self.problems.append(f"{self.prefix}{key}: expected {' or '.join(map(repr, choices))}, found {value!r:.80}")
+        return choices[0]
 
 
 # --- arrays --------------------------------------------------------------------------------------

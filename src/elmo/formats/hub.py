@@ -42,8 +42,14 @@ def _is_id(repo_id: str, revision: str | None) -> bool:
     return _ID.fullmatch(repo_id) is not None and (revision is None or _REVISION.fullmatch(revision) is not None)
 
 
-def download(repo_id: str, revision: str | None = None) -> Path:
-    """Download a model, or find it in the cache, and return its folder."""
+def download(repo_id: str, revision: str | None = None, *, offline: str | None = None) -> Path:
+    """Download a model, or find it in the cache, and return its folder.
+
+    Args:
+        repo_id: Hub id of the model.
+        revision: Branch, tag or commit. By default, the main branch.
+        offline: Name of the environment variable that forbids downloads, if one is set.
+    """
     from huggingface_hub import constants, snapshot_download
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -64,6 +70,7 @@ def download(repo_id: str, revision: str | None = None) -> Path:
             folder = snapshot_download(
                 repo_id,
                 revision=revision,
+                local_files_only=offline is not None,
                 allow_patterns=list(patterns),
                 library_name="pyelmo",
                 library_version=__version__,
@@ -89,10 +96,11 @@ def download(repo_id: str, revision: str | None = None) -> Path:
     except RevisionNotFoundError as error:
         raise FormatError(f"{name}: the Hub has this model, but not the revision {revision!r}") from error
     except LocalEntryNotFoundError as error:
-        cause = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else format_error(error.__cause__ or error)
+        variable = offline or ("HF_HUB_OFFLINE" if constants.HF_HUB_OFFLINE else None)
+        cause = f"{variable} is set" if variable else format_error(error.__cause__ or error)
         raise FormatError(
             f"{name}: no such folder or archive, no such model in the Hub's cache, and it could not be "
-            f"downloaded: {cause}; check the network, HF_HUB_OFFLINE and HF_ENDPOINT"
+            f"downloaded: {cause}; check the network, {offline or 'HF_HUB_OFFLINE'} and HF_ENDPOINT"
         ) from error
     except Exception as error:  # of any type, if the server disconnects or sends other data than expected
         raise FormatError(f"{name}: the download from the Hub failed: {format_error(error)}; try again") from error

@@ -286,7 +286,7 @@ def _to_config(arch: EfmlArchitecture, *, n_words: int, n_characters: int) -> Bi
         has_skip=True,
         forget_bias=0.0,
     )
-    return BiLmConfig(chars=chars, words=words, lstm=lstm, alphabet="unicode")
+    return BiLmConfig(chars=chars, words=words, encoder=lstm, alphabet="unicode")
 
 
 def _find_mismatches(arch: EfmlArchitecture, tokens: StateDict, encoder: StateDict) -> list[str]:

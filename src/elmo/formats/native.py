@@ -10,11 +10,18 @@ r"""The native format of elmo: a folder of safetensors, JSON and text files, wit
 - ``warm.safetensors``: ``hidden`` (direction, layer, width) and ``cell`` (direction, layer, cell), if a warm
   state is stored.
 - ``similarity.json``: similarity statistics, if they are stored; see ``elmo.formats.similarity``.
+- ``alignment.safetensors``: ``layers`` (layer, width, width) and ``sense`` (width, width), if the vectors are aligned
+  to another model; see ``elmo.formats.alignment``. config.json then has the fingerprints of that model, and
+  ``"format_version": 3``.
 - ``SHA256SUMS``: the SHA-256 of each file above, for ``sha256sum -c``.
 
 If config.json has ``"dtype": "int8"``, the matrices of ``model.safetensors`` (except the character vectors) and of
 ``softmax.safetensors`` are int8. The tensor ``NAME.scale`` has the scale of each row of ``NAME``, in float32; a weight
 is its int8 number times the scale of its row. All other tensors are float32. Such models have ``"format_version": 2``.
+
+Models with transformer layers have ``"format_version": 3``, in every precision, and a key ``transformer`` in place of
+``lstm`` in their config. Models with the keys ``has_norm`` or ``highway_width`` in the config of their characters also
+have ``"format_version": 3``.
 
 ``README.md`` is the model card. Users edit it, so it is never read and has no checksum.
 """
@@ -30,8 +37,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elmo import __version__
-from elmo.config import BiLmConfig, n_parameters, parameter_shapes
+from elmo.config import BiLmConfig, EncoderConfig, TransformerConfig, n_parameters, parameter_shapes
 from elmo.errors import ConfigError, FormatError, OutputError, StateError, raise_all
+from elmo.formats.alignment import Alignment, alignment_shapes
 from elmo.formats.pretrained import MixWeights, Pretrained, SoftmaxWeights, StoredSoftmax, WarmState, warm_shapes
 from elmo.formats.similarity import SimilarityStatistics, format_statistics, parse_statistics
 from elmo.storage import atomic, files, tensors
@@ -42,11 +50,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 NAME = "elmo"
-VERSION, INT8_VERSION = 1, 2  # version 2 has int8 weights; files in other types stay readable by older releases
+# Version 2 has int8 weights, version 3 transformer layers or an alignment; other files stay readable by older releases.
+VERSION, INT8_VERSION, PARTS_VERSION = 1, 2, 3
 CONFIG, WEIGHTS, VOCAB, CHARACTERS = "config.json", "model.safetensors", "vocab.txt", "characters.json"
 SOFTMAX, WARM, SIMILARITY = "softmax.safetensors", "warm.safetensors", "similarity.json"
+ALIGNMENT = "alignment.safetensors"
 # config.json, which every model has, is last in SHA256SUMS, so that a truncated SHA256SUMS is detected
-ORDER = (SIMILARITY, WARM, VOCAB, SOFTMAX, WEIGHTS, CHARACTERS, CONFIG)
+ORDER = (ALIGNMENT, SIMILARITY, WARM, VOCAB, SOFTMAX, WEIGHTS, CHARACTERS, CONFIG)
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +82,7 @@ def read(folder: Path, *, verify: bool = True, is_mapped: bool = True) -> Pretra
     config, n_words, is_int8 = values.bilm, values.n_softmax_words, values.is_int8
     shapes = parameter_shapes(config)
     weights = source.tensors(WEIGHTS, shapes, int8=_int8_names(shapes) if is_int8 else ())
-    characters = softmax = warm = similarity = None
+    characters = softmax = warm = similarity = alignment = None
     if config.alphabet == "unicode" and config.chars:
         characters = _read_characters(source, config.chars.n_characters)
     if n_words is not None:
@@ -82,6 +92,11 @@ def read(folder: Path, *, verify: bool = True, is_mapped: bool = True) -> Pretra
     if source.has(SIMILARITY):
         path = source.path(SIMILARITY)
         similarity = parse_statistics(files.read_json(path), files.format_path(path))
+    if values.alignment is not None:
+        shapes = alignment_shapes(config)
+        names = ("layers", "sense") if values.alignment["has_sense"] else ("layers",)
+        matrices = source.tensors(ALIGNMENT, {name: shapes[name] for name in names})
+        alignment = Alignment(matrices["layers"], matrices.get("sense"), tuple(values.alignment["targets"]))
     return Pretrained(
         config=config,
         weights=weights,
@@ -91,6 +106,7 @@ def read(folder: Path, *, verify: bool = True, is_mapped: bool = True) -> Pretra
         softmax=softmax,
         warm=warm,
         similarity=similarity,
+        alignment=alignment,
         mix=values.mix,
         metadata=values.metadata,
     )
@@ -128,7 +144,7 @@ class _VerifiedFolder:
 
     def softmax(self, config: BiLmConfig, n_words: int, *, is_int8: bool) -> SoftmaxWeights:
         """Return the output layer; a mapped file is read, verified and converted to float32 on first use."""
-        shapes = {"weight": (n_words, config.lstm.state_width), "bias": (n_words,)}
+        shapes = {"weight": (n_words, config.encoder.state_width), "bias": (n_words,)}
         int8 = _int8_names(shapes) if is_int8 else ()
         if not self._is_mapped:
             return SoftmaxWeights(**self.tensors(SOFTMAX, shapes, int8=int8))
@@ -201,6 +217,7 @@ class NativeConfig:
     vocabulary: dict[str, Any] | None  # the keyword arguments of _read_vocab; None: there is no vocab.txt
     n_softmax_words: int | None  # None: there is no softmax.safetensors
     mix: MixWeights | None
+    alignment: dict[str, Any] | None  # targets and has_sense; None: there is no alignment.safetensors
     metadata: Mapping[str, Any]
 
 
@@ -209,18 +226,20 @@ def _parse_config(values: Any, subject: str) -> NativeConfig:
         actual = values.get("format") if isinstance(values, dict) else values
         raise FormatError(f"{subject} must be a JSON object with format {NAME!r}; found {actual!r:.40}")
     version, is_int8 = values.get("format_version"), values.get("dtype") == "int8"
-    if version not in (VERSION, INT8_VERSION):
+    if version not in (VERSION, INT8_VERSION, PARTS_VERSION):
         raise FormatError(
-            f"{subject}: format_version must be {VERSION} or {INT8_VERSION}; found {version!r:.40}; update pyelmo"
+            f"{subject}: format_version must be {VERSION}, {INT8_VERSION} or {PARTS_VERSION}; found {version!r:.40}; "
+            "update pyelmo"
         )
     problems = _section_problems(values)
-    if is_int8 != (version == INT8_VERSION):
-        problems.append(f"dtype must be int8 in format_version {INT8_VERSION} only; found {values.get('dtype')!r:.40}")
     try:
         bilm = BiLmConfig.from_json(values.get("config", {}))
     except ConfigError as error:
         raise_all([*problems, str(error)[:2000]], subject=subject)
         raise
+    expected = _choose_version(bilm, is_int8=is_int8, is_aligned=values.get("alignment") is not None)
+    if version != expected:
+        problems.append(f"format_version must be {expected} for these parts and this dtype; found {version}")
     if problems:
         raise_all(problems, subject=subject)
     softmax, mix = values.get("softmax"), values.get("mix")
@@ -230,8 +249,17 @@ def _parse_config(values: Any, subject: str) -> NativeConfig:
         vocabulary=values.get("vocabulary"),
         n_softmax_words=None if softmax is None else softmax["n_words"],
         mix=None if mix is None else MixWeights(tuple(mix["weights"]), mix["gamma"]),
+        alignment=values.get("alignment"),
         metadata=values.get("metadata", {}),
     )
+
+
+def _choose_version(config: BiLmConfig, *, is_int8: bool, is_aligned: bool) -> int:
+    """Return the oldest version of the format that has all parts of a model."""
+    has_new_chars = config.chars is not None and (config.chars.has_norm or config.chars.highway_width is not None)
+    if is_aligned or has_new_chars or config.encoder_name == "transformer":
+        return PARTS_VERSION
+    return INT8_VERSION if is_int8 else VERSION
 
 
 def _section_problems(values: Mapping[str, Any]) -> list[str]:
@@ -259,6 +287,15 @@ def _section_problems(values: Mapping[str, Any]) -> list[str]:
             problems.append(
                 f"mix must be null or a JSON object with a list weights and a number gamma; found {other!r:.80}"
             )
+    match values.get("alignment"):
+        case None:
+            pass
+        case {"has_sense": bool(), "targets": [*targets]} if all(isinstance(target, str) for target in targets):
+            pass
+        case other:
+            problems.append(
+                f"alignment must be null or a JSON object with a list targets and has_sense; found {other!r:.80}"
+            )
     if not isinstance(values.get("metadata", {}), dict):
         problems.append("metadata must be a JSON object")
     return problems
@@ -270,12 +307,12 @@ def _is_number(value: Any) -> bool:
 
 def _format_config(model: Pretrained, *, dtype: str, is_escaped: bool) -> str:
     """Return the text of ``config.json``; it is always the same for the same model."""
-    vocab, mix, metadata = model.vocab, model.mix, dict(model.metadata)
+    vocab, mix, alignment, metadata = model.vocab, model.mix, model.alignment, dict(model.metadata)
     if model.format != NAME:
         metadata.setdefault("converted_from", model.format)
     values = {
         "format": NAME,
-        "format_version": INT8_VERSION if dtype == "int8" else VERSION,
+        "format_version": _choose_version(model.config, is_int8=dtype == "int8", is_aligned=alignment is not None),
         "library_version": __version__,
         "dtype": dtype,
         "config": model.config.to_json(),
@@ -284,6 +321,8 @@ def _format_config(model: Pretrained, *, dtype: str, is_escaped: bool) -> str:
         "mix": None if mix is None else {"weights": list(mix.weights), "gamma": mix.gamma},
         "metadata": metadata,
     }  # fmt: skip
+    if alignment is not None:
+        values["alignment"] = {"targets": list(alignment.targets), "has_sense": alignment.sense is not None}
     try:
         return json.dumps(values, indent=2, allow_nan=False) + "\n"
     except (TypeError, ValueError, RecursionError) as error:
@@ -341,6 +380,8 @@ def write(model: Pretrained, folder: Path, *, dtype: tensors.Dtype = "float32") 
             _write_weights({"weight": model.softmax.weight, "bias": model.softmax.bias}, new / SOFTMAX, dtype)
         if model.warm:
             (new / WARM).write_bytes(tensors.to_bytes(vars(model.warm)))
+        if model.alignment:
+            (new / ALIGNMENT).write_bytes(tensors.to_bytes(model.alignment.tensors()))
         sums = {name: files.compute_sha256(new / name) for name in ORDER if (new / name).exists()}
         (new / files.CHECKSUMS_NAME).write_text(files.format_checksums(sums, ORDER), encoding="ascii", newline="\n")
         (new / "README.md").write_text(_model_card(model, dtype=dtype), encoding="utf-8", newline="\n")
@@ -419,7 +460,7 @@ _TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+_-]{0,40}")
 
 def _model_card(model: Pretrained, *, dtype: str) -> str:
     """Return the text of ``README.md``: front matter for the Hub, sizes and an example."""
-    config, lstm = model.config, model.config.lstm
+    config, encoder = model.config, model.config.encoder
     token_layer = " and ".join(
         name for name, part in (("words", config.words), ("characters", config.chars)) if part is not None
     )
@@ -435,9 +476,9 @@ def _model_card(model: Pretrained, *, dtype: str) -> str:
     rows = [
         ("Parameters", f"{n_parameters(config):,}"),
         ("Token layer", token_layer + (f" ({config.alphabet})" if config.alphabet else "")),
-        ("Layers", f"{config.n_layers}: the token layer and {lstm.n_layers} LSTM layers"),
+        ("Layers", f"{config.n_layers}: the token layer and {encoder.n_layers} {config.encoder_title} layers"),
         ("Vector width", str(config.width)),
-        ("LSTM cells", f"{lstm.cell_width} in each direction"),
+        _describe_encoder(encoder),
         ("Vocabulary", "none" if model.vocab is None else f"{len(model.vocab):,} words"),
         ("Output layer (softmax)", "yes" if model.softmax else "no"),
         ("Precision", "int8, with a scale for each row" if dtype == "int8" else dtype),
@@ -447,6 +488,8 @@ def _model_card(model: Pretrained, *, dtype: str) -> str:
         rows.append(("Converted from", str(origin)))
     if "sharpened" in model.metadata:
         rows.append(("Vectors", "transformed by `elmo sharpen` to separate word senses"))
+    if model.alignment is not None:
+        rows.append(("Vectors", "in the coordinates of another model, by `elmo align`"))
     return "\n".join([
         "---", *front, "---", "",
         "# ELMo: word vectors in context", "",
@@ -459,6 +502,12 @@ def _model_card(model: Pretrained, *, dtype: str) -> str:
         "| | |", "|---|---|", *(f"| {name} | {_table_cell(value)} |" for name, value in rows), "",
         "`sha256sum -c SHA256SUMS` checks the files; loading the model checks them too.", "",
     ])  # fmt: skip
+
+
+def _describe_encoder(encoder: EncoderConfig) -> tuple[str, str]:
+    if isinstance(encoder, TransformerConfig):
+        return "Transformer", f"{encoder.n_heads} heads, {encoder.feed_forward_width} hidden units in each layer"
+    return "LSTM cells", f"{encoder.cell_width} in each direction"
 
 
 def _tags(value: Any) -> list[str]:

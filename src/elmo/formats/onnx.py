@@ -15,15 +15,16 @@ ONNX files are only written, never read.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
 from elmo import __version__
-from elmo.config import BiLmConfig, CharCnnConfig, LstmConfig
+from elmo.config import NORM_EPSILON, BiLmConfig, CharCnnConfig, EncoderConfig, LstmConfig, TransformerConfig
 from elmo.errors import ConfigError, OutputError, importing_extra
 from elmo.formats import native
 from elmo.formats.pretrained import Pretrained, SoftmaxWeights, fingerprint
@@ -78,6 +79,7 @@ def write(model: Pretrained, folder: Path, *, dtype: Dtype | None = None) -> Non
     """
     if dtype not in (None, "float32", "float16"):
         raise ConfigError(f"dtype must be float32 or float16 for ONNX; found {dtype!r:.40}")
+    model.check_unaligned("write to ONNX")
     with importing_extra("ONNX export", extra="onnx"):
         import onnx  # noqa: F401  before the folder is created
     alphabet, vocab = model.indexer().alphabet, model.vocab
@@ -323,7 +325,7 @@ def build_network(model: Pretrained, *, dtype: OnnxDtype | None = None) -> OnnxG
         inputs.insert(0, OnnxValue("char_ids", "int32", ("batch", "time", config.chars.max_characters)))
     outputs = [
         OnnxValue("layers", "float32", ("batch", config.n_layers, "time", config.width)),
-        OnnxValue("prediction_states", "float32", ("batch", 2, "position", config.lstm.state_width)),
+        OnnxValue("prediction_states", "float32", ("batch", 2, "position", config.encoder.state_width)),
     ]
     sentences = _build_sentences(graph, inputs[0].name)
 
@@ -342,8 +344,12 @@ def build_network(model: Pretrained, *, dtype: OnnxDtype | None = None) -> OnnxG
         return graph.node("Where", condition, x, graph.constant(0, np.float32), name=name)
 
     tokens = _build_token_layer(graph, model, sentences)  # (position, batch, state)
-    forward = _build_lstms(graph, model, "forward_stack", tokens)
-    backward = [reverse(states) for states in _build_lstms(graph, model, "backward_stack", reverse(tokens))]
+    if config.encoder_name == "transformer":
+        inputs_above, build_stack = _add_positions(graph, config.encoder, tokens, sentences), _build_transformers
+    else:
+        inputs_above, build_stack = tokens, _build_lstms
+    forward = build_stack(graph, model, "forward_stack", inputs_above)
+    backward = [reverse(states) for states in build_stack(graph, model, "backward_stack", reverse(inputs_above))]
 
     pairs = [(tokens, tokens), *zip(forward, backward, strict=True)]
     layers = stack([graph.node("Concat", *pair, axis=2) for pair in pairs])  # (batch, layer, position, width)
@@ -416,13 +422,15 @@ def _build_token_layer(graph: GraphBuilder, model: Pretrained, sentences: _Sente
     x = graph.node("Concat", *parts, axis=1)
     if config.has_token_projection:
         x = _build_linear(graph, model, "token_layer.projection", x)
+    if config.chars and config.chars.has_norm:
+        x = _build_norm(graph, model, "token_layer.norm", x)
     shape = graph.node("Shape", ids, start=0, end=2)
     index = graph.node("Transpose", graph.node("Reshape", inverse, shape), perm=[1, 0])  # (position, batch)
     return graph.node("Gather", x, index)
 
 
 def _build_char_cnn(graph: GraphBuilder, model: Pretrained, chars: CharCnnConfig, char_ids: str, *, pad: int) -> str:
-    """Compute character features (token, filter) from ``char_ids`` (token, char), padded with ``pad``."""
+    """Compute character features (token, width) from ``char_ids`` (token, char), padded with ``pad``."""
     name = "token_layer.cnn"
     # Most characters are padding. All windows of padding have the same features, so one window is enough.
     is_padding = graph.node("Equal", char_ids, graph.constant(pad))
@@ -438,6 +446,8 @@ def _build_char_cnn(graph: GraphBuilder, model: Pretrained, chars: CharCnnConfig
         windows = graph.node("Conv", characters, kernel, bias)  # (token, filter, window)
         pooled.append(graph.node("ReduceMax", windows, graph.constant([2]), keepdims=0))
     x = graph.node("Relu" if chars.activation == "relu" else "Tanh", graph.node("Concat", *pooled, axis=1))
+    if chars.highway_width is not None:
+        x = _build_linear(graph, model, f"{name}.projection", x)
     for i in range(chars.n_highway):
         gate = graph.node("Sigmoid", _build_linear(graph, model, f"{name}.highways.{i}.gate", x))
         changed = graph.node("Relu", _build_linear(graph, model, f"{name}.highways.{i}.transform", x))
@@ -525,6 +535,71 @@ def _build_lstm_step(lstm: LstmConfig, *, prefix: str, state_weight: str, projec
         [*map(value, (hidden, cell), widths), value(gates, 4 * cell_width)],
         [*map(value, results, (*widths, lstm.state_width))],
     )
+
+
+def _add_positions(graph: GraphBuilder, encoder: EncoderConfig, tokens: str, sentences: _Sentences) -> str:
+    """Add the positions of tokens (position, batch, state), as ``encode_positions`` computes them."""
+    import torch
+
+    even = torch.arange(0, encoder.state_width, 2).float()
+    rates = torch.exp(even * (-math.log(10000.0) / encoder.state_width)).numpy()
+    position = graph.node("Unsqueeze", graph.node("Cast", sentences.positions, to=_FLOAT), graph.constant([1]))
+    angles = graph.node(
+        "Unsqueeze", graph.node("Mul", position, graph.constant(rates, np.float32)), graph.constant([2])
+    )
+    pairs = graph.node("Concat", graph.node("Sin", angles), graph.node("Cos", angles), axis=2)
+    encoded = graph.node("Reshape", pairs, graph.constant([-1, 1, encoder.state_width]))  # (position, 1, state)
+    return graph.node("Add", tokens, encoded)
+
+
+def _build_transformers(graph: GraphBuilder, model: Pretrained, name: str, tokens: str) -> list[str]:
+    """Compute the states (position, batch, state) of each layer of one direction.
+
+    A token attends to itself and to the tokens before it. Padding comes last, so no token attends to it.
+    """
+    transformer = cast("TransformerConfig", model.config.encoder)
+    width, n_heads = transformer.state_width, transformer.n_heads
+    n_positions = graph.node("Squeeze", graph.node("Shape", tokens, start=0, end=1))
+    position = graph.node("Range", graph.constant(0), n_positions, graph.constant(1))
+    is_earlier = graph.node("LessOrEqual", position, graph.node("Unsqueeze", position, graph.constant([1])))
+
+    def linear(at: str, x: str) -> str:
+        weight = graph.weight(f"{at}.weight", _to_array(model.weights[f"{at}.weight"]), is_transposed=True)
+        return graph.node("Add", graph.node("MatMul", x, weight), _add_weight(graph, model, f"{at}.bias"))
+
+    def split_heads(x: str, *, axes: list[int]) -> str:
+        heads = graph.node("Reshape", x, graph.constant([0, 0, n_heads, width // n_heads]))
+        return graph.node("Transpose", heads, perm=axes)  # from (position, batch, head, head width)
+
+    x, layers = tokens, list[str]()
+    for k in range(transformer.n_layers):
+        at = f"{name}.{k}"
+        y = _build_norm(graph, model, f"{at}.attention_norm", x)
+        query, value = (split_heads(linear(f"{at}.{part}", y), axes=[1, 2, 0, 3]) for part in ("query", "value"))
+        key = split_heads(linear(f"{at}.key", y), axes=[1, 2, 3, 0])
+        scale = graph.constant(1 / math.sqrt(width // n_heads), np.float32)
+        scores = graph.node("Mul", graph.node("MatMul", query, key), scale)  # (batch, head, position, position)
+        scores = graph.node("Where", is_earlier, scores, graph.constant(-math.inf, np.float32))
+        context = graph.node("MatMul", graph.node("Softmax", scores, axis=3), value)
+        context = graph.node(
+            "Reshape", graph.node("Transpose", context, perm=[2, 0, 1, 3]), graph.constant([0, 0, width])
+        )
+        x = graph.node("Add", x, linear(f"{at}.context", context))
+        hidden = graph.node("Relu", linear(f"{at}.hidden", _build_norm(graph, model, f"{at}.feed_forward_norm", x)))
+        x = graph.node("Add", x, linear(f"{at}.output", hidden))
+        layers.append(x)
+    layers[-1] = _build_norm(graph, model, f"{name}.{transformer.n_layers - 1}.output_norm", x)
+    return layers
+
+
+def _build_norm(graph: GraphBuilder, model: Pretrained, name: str, x: str) -> str:
+    """Compute ``LayerNorm`` over the last axis."""
+    last = graph.constant([-1])
+    centered = graph.node("Sub", x, graph.node("ReduceMean", x, last))
+    variance = graph.node("ReduceMean", graph.node("Mul", centered, centered), last)
+    deviation = graph.node("Add", graph.node("Sqrt", variance), graph.constant(NORM_EPSILON, np.float32))
+    gamma, beta = (_add_weight(graph, model, f"{name}.{part}") for part in ("gamma", "beta"))
+    return graph.node("Add", graph.node("Mul", gamma, graph.node("Div", centered, deviation)), beta)
 
 
 # --- the output layer ----------------------------------------------------------------------------

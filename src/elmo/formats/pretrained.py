@@ -1,25 +1,30 @@
 """Load models of every published format; the result is a ``Pretrained``.
 
-``load`` takes the name of a bundled model, a path, an archive or a Hugging Face Hub id. It finds the model's folder
-(``_model_folder``), asks each format reader whether it can read the folder (``detect``), and calls the first
-one that can. ``describe``, ``convert`` and ``fingerprint`` build on that.
+``load`` takes the name of a bundled or a published model, a path, an archive or a Hugging Face Hub id. It finds the
+model's folder (``_find_source``), asks each format reader whether it can read the folder (``detect``), and calls the
+first one that can. ``describe``, ``convert`` and ``fingerprint`` build on that.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from elmo.catalog.download import MAX_GB, download_model, offline_variable
+from elmo.catalog.models import CatalogModel, find_model
 from elmo.config import BiLmConfig, n_parameters, parameter_shapes
 from elmo.errors import ConfigError, FormatError, raise_all
 from elmo.formats import archive, hub
+from elmo.formats.alignment import Alignment
 from elmo.formats.archive import is_model_file
 from elmo.formats.similarity import SimilarityStatistics
 from elmo.storage.files import format_error, format_path, list_names, show_as
@@ -29,12 +34,16 @@ from elmo.text.ids import ByteAlphabet, SimplifiedAlphabet, TokenIndexer, Unicod
 if TYPE_CHECKING:
     from torch import Tensor
 
+logger = logging.getLogger(__name__)
+
 _MAX_DEPTH = 3  # maximum depth of a model's folder inside an archive
+_HUB_PREFIX = "hf:"  # before a Hub id, if a published model has the same name
 DEFAULT_MODEL = "en"
 _MODELS = Path(__file__).resolve().parents[1] / "models"
 _KNOWN_FILES = (
     "config.json with model.safetensors, *options.json with an HDF5 file, a TensorFlow checkpoint (*.index), "
-    "a TF-Hub module (saved_model.pb or tfhub_module.pb), or encoder.pkl with char.dic or word.dic"
+    "a TF-Hub module (saved_model.pb or tfhub_module.pb), encoder.pkl with char.dic or word.dic, or config.json with "
+    "weights.th"
 )
 
 
@@ -50,9 +59,9 @@ class SoftmaxWeights:
         named = {"softmax weight": self.weight, "softmax bias": self.bias}
         problems = [f"{name} contains values that are not finite" for name in named if not _is_finite(named[name])]
         rows, width = self.weight.shape
-        if width != config.lstm.state_width or tuple(self.bias.shape) != (rows,):
+        if width != config.encoder.state_width or tuple(self.bias.shape) != (rows,):
             problems.append(
-                f"softmax: expected width {config.lstm.state_width} and bias of shape {(rows,)}, found "
+                f"softmax: expected width {config.encoder.state_width} and bias of shape {(rows,)}, found "
                 f"{width} and {tuple(self.bias.shape)}"
             )
         return problems
@@ -122,7 +131,7 @@ class WarmState:
 
 
 def warm_shapes(config: BiLmConfig) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the tensors of a warm state."""
+    """Return the shapes of the tensors of a warm state, which only LSTMs have."""
     lstm = config.lstm
     return {"hidden": (2, lstm.n_layers, lstm.state_width), "cell": (2, lstm.n_layers, lstm.cell_width)}
 
@@ -150,6 +159,7 @@ class Pretrained:
         softmax: The output layer.
         warm: The warm state.
         similarity: How similar random usages of the same word are.
+        alignment: Matrices that map the vectors to the coordinates of another model.
         mix: A published layer mix.
         metadata: JSON values; ``"tokenizer"`` names the tokenizer of the training text.
     """
@@ -162,6 +172,7 @@ class Pretrained:
     softmax: SoftmaxWeights | None = None
     warm: WarmState | None = None
     similarity: SimilarityStatistics | None = None
+    alignment: Alignment | None = None
     mix: MixWeights | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
@@ -178,6 +189,11 @@ class Pretrained:
             is_simplified = self.config.alphabet == "simplified"
             alphabet = (SimplifiedAlphabet if is_simplified else ByteAlphabet)(chars.max_characters)
         return TokenIndexer(alphabet, self.vocab if self.config.words else None)
+
+    def check_unaligned(self, action: str) -> None:
+        """Raise ``ConfigError`` if the model is aligned; ``action`` is what cannot be done then."""
+        if self.alignment is not None:
+            raise ConfigError(f"cannot {action} an aligned model; use the model from which 'elmo align' made it")
 
     def _mismatches(self) -> list[str]:
         """List everything that does not fit together."""
@@ -211,8 +227,12 @@ class Pretrained:
             problems += self.softmax.problems(config)
             if self.vocab is not None and len(self.vocab) != rows:
                 problems.append(f"softmax has {rows} rows, but the vocabulary has {len(self.vocab)} words")
-        if self.warm is not None:
+        if self.warm is not None and config.encoder_name != "lstm":
+            problems.append(f"a warm state needs LSTM layers; found {config.encoder_name} layers")
+        elif self.warm is not None:
             problems += [f"warm state {problem}" for problem in self.warm.problems(config)]
+        if self.alignment is not None:
+            problems += [f"alignment {problem}" for problem in self.alignment.problems(config)]
         if self.mix is not None and len(self.mix.weights) != config.n_layers:
             problems.append(f"mix: expected {config.n_layers} weights, found {len(self.mix.weights)}")
         if self.mix is not None and not all(map(math.isfinite, (*self.mix.weights, self.mix.gamma))):
@@ -223,8 +243,8 @@ class Pretrained:
 def fingerprint(model: Pretrained, *, with_warm: bool = False, with_softmax: bool = False) -> str:
     """Compute the SHA-256 of everything that determines a model's vectors; it is the same in every file format.
 
-    This includes the config, the alphabet, the words of a word table, and the weights. A published mix and the metadata
-    do not change the vectors and are not included.
+    This includes the config, the alphabet, the words of a word table, the weights and an alignment. A published mix and
+    the metadata do not change the vectors and are not included.
 
     Args:
         model: The model.
@@ -240,8 +260,8 @@ def fingerprint(model: Pretrained, *, with_warm: bool = False, with_softmax: boo
         digest.update(line.encode() + b"\n")
 
     config = model.config.to_json()
-    # some publishers write a clip as 3, others as 3.0
-    config["lstm"] |= {key: float(value) for key, value in config["lstm"].items() if type(value) is int}
+    if "lstm" in config:  # some publishers write a clip as 3, others as 3.0
+        config["lstm"] |= {key: float(value) for key, value in config["lstm"].items() if type(value) is int}
     add("config", config)
     if model.characters is not None:
         add("characters", dict(model.characters))
@@ -254,6 +274,8 @@ def fingerprint(model: Pretrained, *, with_warm: bool = False, with_softmax: boo
         tensors |= {"softmax.weight": model.softmax.weight, "softmax.bias": model.softmax.bias}
     if with_warm and model.warm:
         tensors |= {"warm.hidden": model.warm.hidden, "warm.cell": model.warm.cell}
+    if model.alignment is not None:
+        tensors |= {f"alignment.{name}": matrix for name, matrix in model.alignment.tensors().items()}
     for name in sorted(tensors):
         add(name, list(tensors[name].shape))
         array = tensors[name].detach().cpu().float().contiguous().numpy()
@@ -317,18 +339,29 @@ def load(source: str | Path | None = None) -> Pretrained:
 
     Args:
         source: The name of a bundled model (None means the English one), a folder, an archive, one of the
-            model's files, or a Hugging Face Hub id (``org/name`` or ``org/name@revision``). If a folder has the
-            same name as a bundled model, write ``./en`` to load the folder.
+            model's files, the name of a published model (``elmo.catalog``), or a Hugging Face Hub id (``org/name`` or
+            ``org/name@revision``). If a folder has the same name as a bundled model, write ``./en`` to load the
+            folder. A folder takes precedence over a published model, and a published model over one on the Hub with
+            the same name; ``hf:org/name`` always means the Hub.
     """
-    with _model_folder(source) as (folder, is_temporary):
-        return _read(folder, is_temporary=is_temporary)
+    with _find_source(source) as found:
+        return _read(found)
+
+
+def absolute_source(source: str | Path | None = None) -> str:
+    """Return a source that ``load`` also understands from another working directory: a name or an absolute path."""
+    if source is None:
+        return DEFAULT_MODEL
+    if isinstance(source, str) and (source in bundled_models() or not Path(source).exists()):
+        return source
+    return str(Path(source).absolute())
 
 
 def describe(source: str | Path | None = None) -> ModelInfo:
     """Load a model and summarize it; ``source`` is as for ``load``."""
-    with _model_folder(source) as (folder, is_temporary):
-        model = _read(folder, is_temporary=is_temporary)
-        files = {name: size for name, size in _file_sizes(folder) if is_model_file(name)}
+    with _find_source(source) as found:
+        model = _read(found)
+        files = {name: size for name, size in _file_sizes(found.folder) if is_model_file(name)}
     if model.softmax is not None:
         _ = model.softmax.weight  # raises an error if the file is damaged
     return ModelInfo(
@@ -422,33 +455,76 @@ def _readers() -> Iterator[FormatReader]:
     from elmo.formats import bilm_hdf5
 
     yield bilm_hdf5
-    from elmo.formats import bilm_checkpoint, many_langs, tf_hub
+    from elmo.formats import allennlp, bilm_checkpoint, many_langs, tf_hub
 
     yield bilm_checkpoint
     yield tf_hub
     yield many_langs
+    yield allennlp
 
 
-def _read(folder: Path, *, is_temporary: bool) -> Pretrained:
-    from elmo.formats import native
+@dataclass(frozen=True)
+class _Source:
+    """Where the files of a model are.
 
-    reader = detect(folder)
+    Args:
+        folder: The folder with the model.
+        is_temporary: Whether the folder is removed after loading.
+        model: The entry of the table of published models, if the name was one of these.
+    """
+
+    folder: Path
+    is_temporary: bool = False
+    model: CatalogModel | None = None
+
+
+def _read(source: _Source) -> Pretrained:
+    folder = source.folder
+    reader = _choose_reader(folder, source.model)
     if reader is None:
         files = ", ".join(map(format_path, list_names(folder)[:8])) or "nothing"
         raise FormatError(f"{format_path(folder)}: expected {_KNOWN_FILES}; found {files}")
     try:
-        if reader is native and is_temporary:  # mapped weights would be lost when the folder is removed
-            return native.read(folder, is_mapped=False)
-        return reader.read(folder)
+        model = _read_with(reader, source)
     except ConfigError as error:  # a size in a file is out of range
         raise FormatError(f"{format_path(folder)}: {error}") from error
     except OSError as error:  # a disk or network failure in the middle of a file
         raise FormatError(f"cannot read {format_path(folder)}: {format_error(error)}") from error
+    if source.model is None:
+        return model
+    _announce(source.model)
+    about = {"catalog": source.model.name, "tokenizer": source.model.tokenizer}
+    return replace(model, metadata={**about, **model.metadata})
+
+
+def _choose_reader(folder: Path, model: CatalogModel | None) -> FormatReader | None:
+    """Return the reader for a folder: the one for the stated format of a published model, or else the first one."""
+    if model is not None:
+        for reader in _readers():
+            if model.format == reader.NAME and reader.can_read(folder):
+                return reader
+    return detect(folder)
+
+
+def _read_with(reader: FormatReader, source: _Source) -> Pretrained:
+    from elmo.formats import native
+
+    if reader is native and source.is_temporary:  # mapped weights would be lost when the folder is removed
+        return native.read(source.folder, is_mapped=False)
+    return reader.read(source.folder)
+
+
+@cache
+def _announce(model: CatalogModel) -> None:
+    """Log once what a published model expects as input; a warning, if the input is not plain text of its language."""
+    is_plain = model.input == "tokenized text"
+    level = logging.INFO if is_plain else logging.WARNING
+    logger.log(level, "%s expects %s (tokenizer: %s)", model.name, model.input, model.tokenizer)
 
 
 @contextmanager
-def _model_folder(source: str | Path | None) -> Iterator[tuple[Path, bool]]:
-    """Find or fetch the folder with the model; yield it and whether it is temporary."""
+def _find_source(source: str | Path | None) -> Iterator[_Source]:
+    """Find or fetch the folder with the model."""
     if source is None:
         source = bundled_folder()
     elif source == "":  # an unset shell variable, not a request for the bundled model
@@ -456,26 +532,103 @@ def _model_folder(source: str | Path | None) -> Iterator[tuple[Path, bool]]:
     elif isinstance(source, str) and source in bundled_models():
         source = bundled_folder(source)
     path = Path(source)
+    model = find_model(source) if isinstance(source, str) else None
     try:
         is_folder, is_file = path.is_dir(), path.is_file()
     except OSError as error:  # for example, the name is too long
         raise FormatError(f"cannot open {format_path(path)!s:.200}: {error.strerror}") from error
+    if model is not None and (is_folder or is_file):
+        logger.warning("%s is a path here, so the published model with this name is not loaded", format_path(path))
     if is_folder:
-        yield path, False
+        with _open_folder(path) as found:
+            yield found
     elif is_file and is_model_file(path.name):  # a file of a model stands for its folder
-        yield path.parent, False
+        yield _Source(path.parent)
     elif is_file and archive.is_archive(path):
-        with archive.unpacked(path) as root, show_as(root, path):
-            yield _find_model(root, path), True
+        with _open_archive(path) as folder:
+            yield _Source(folder, is_temporary=True)
     elif is_file:
         raise FormatError(f"{format_path(path)}: expected the folder or archive of a model, found another file")
-    elif isinstance(source, str) and (repo := hub.split_id(source)) and not _looks_like_path(path):
-        yield hub.download(*repo), False
+    elif model is not None:
+        with _open_published(model, str(source)) as found:
+            yield found
+    elif (
+        isinstance(source, str)
+        and (repo := hub.split_id(source.removeprefix(_HUB_PREFIX)))
+        and (source.startswith(_HUB_PREFIX) or not _looks_like_path(path))
+    ):
+        yield _Source(hub.download(*repo, offline=offline_variable()))
     else:
         raise FormatError(
             f"{format_path(path)!s:.200}: no such folder, archive or Hub id (org/name); bundled models: "
-            f"{', '.join(bundled_models()) or 'none'}"
+            f"{', '.join(bundled_models()) or 'none'}; 'elmo models' lists the published ones"
         )
+
+
+@contextmanager
+def _open_folder(folder: Path) -> Iterator[_Source]:
+    """Yield a folder that the user names; if it contains only an archive, yield the unpacked archive."""
+    archives = archive.find_archives(folder) if detect(folder) is None else []
+    if len(archives) == 1:
+        with _open_archive(archives[0]) as unpacked:
+            yield _Source(unpacked, is_temporary=True)
+    else:
+        yield _Source(folder)
+
+
+@contextmanager
+def _open_archive(path: Path) -> Iterator[Path]:
+    """Unpack an archive, and yield the folder in it that contains the model."""
+    is_complete = lambda folder: bool(_find_models(folder))  # noqa: E731
+    with archive.unpacked(path, is_complete=is_complete) as root, show_as(root, path):
+        yield _only_model(root, path)
+
+
+@contextmanager
+def _open_published(model: CatalogModel, name: str) -> Iterator[_Source]:
+    """Download a published model or find it in the cache, and yield its folder."""
+    if hub.split_id(name) is not None:
+        logger.info("%s is a published model of this name; %s%s would be the one on the Hub", name, _HUB_PREFIX, name)
+    if model.hub is not None and (repo := hub.split_id(model.hub)):
+        yield _Source(hub.download(*repo, offline=offline_variable()), model=model)
+        return
+    files = download_model(model)
+    try:
+        with _open_files(files.folder, model) as found:
+            yield found
+    except FormatError as error:
+        if files.is_by_hand or type(error) is not FormatError:
+            raise
+        raise FormatError(f"{error}; if the download is wrong, run 'elmo cache --forget {model.name}'") from error
+
+
+@contextmanager
+def _open_files(folder: Path, model: CatalogModel) -> Iterator[_Source]:
+    """Yield the folder with the files of a published model; if they are an archive, yield it unpacked."""
+    archives = [] if _find_models(folder) else archive.find_archives(folder)
+    if len(archives) == 1:
+        with _open_archive(archives[0]) as unpacked:
+            yield _Source(unpacked, is_temporary=True, model=model)
+    else:
+        yield _Source(_only_model(folder, folder), model=model)
+
+
+def fetch(source: str, *, max_gb: float = MAX_GB) -> Path:
+    """Download a published model or a model on the Hub, verify its checksums, and return its folder.
+
+    A later ``load`` of the same name finds it without the network.
+
+    Args:
+        source: Name of a published model, or a Hub id.
+        max_gb: Largest size of a file in GB; only for published models that are not on the Hub.
+    """
+    model = find_model(source)
+    if model is not None and model.hub is None:
+        return download_model(model, max_gb=max_gb).folder
+    repo = hub.split_id(model.hub if model is not None and model.hub else source.removeprefix(_HUB_PREFIX))
+    if repo is None:
+        raise ConfigError(f"expected the name of a published model or a Hub id; found {source[:80]!r}")
+    return hub.download(*repo, offline=offline_variable())
 
 
 def _looks_like_path(path: Path) -> bool:
@@ -484,23 +637,29 @@ def _looks_like_path(path: Path) -> bool:
     return path.parent.is_dir() or is_model_file(name) or name.lower().endswith(archive.SUFFIXES)
 
 
-def _find_model(root: Path, source: Path) -> Path:
-    """Find the only folder of an unpacked archive that contains a model; search level by level."""
+def _find_models(root: Path) -> list[Path]:
+    """List the folders with a model, searching level by level down to the first level with one."""
     level = [root]
     for _ in range(_MAX_DEPTH + 1):
-        matches = [folder for folder in level if detect(folder) is not None]
-        if len(matches) == 1:
-            return matches[0]
-        if matches:
-            listed = ", ".join(format_path(folder.relative_to(root)) for folder in matches[:8])
-            raise FormatError(
-                f"{format_path(source)}: expected one model, found {listed}; unpack the archive and load one of them"
-            )
+        if matches := [folder for folder in level if detect(folder) is not None]:
+            return matches
         level = [path for folder in level for path in sorted(folder.iterdir()) if path.is_dir()]
+    return []
+
+
+def _only_model(root: Path, source: Path) -> Path:
+    """Return the only folder below ``root`` that contains a model."""
+    matches = _find_models(root)
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        listed = ", ".join(format_path(folder.relative_to(root)) for folder in matches[:8])
+        raise FormatError(
+            f"{format_path(source)}: expected one model, found {listed}; unpack the archive and load one of them"
+        )
     files = ", ".join(format_path(name) for name, _ in _file_sizes(root)[:8])
-    raise FormatError(
-        f"{format_path(source)}: expected {_KNOWN_FILES} in the archive; found {files or 'no model file'}"
-    )
+    place = "in the archive" if source.is_file() else "in the folder"
+    raise FormatError(f"{format_path(source)}: expected {_KNOWN_FILES} {place}; found {files or 'no model file'}")
 
 
 def _file_sizes(folder: Path) -> list[tuple[str, int]]:

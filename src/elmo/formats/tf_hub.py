@@ -96,7 +96,7 @@ def _infer_config(bundle: Bundle, variables: Mapping[str, str]) -> BiLmConfig:
             n_highway=sum(role.startswith("CNN_high_") and role.endswith("/W_carry") for role in variables),
         ),
         words=None,
-        lstm=LstmConfig(
+        encoder=LstmConfig(
             n_layers=sum(role.startswith("RNN_0/") and role.endswith("/W_0") for role in variables),
             cell_width=columns // 4,
             state_width=rows // 2,

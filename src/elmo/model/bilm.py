@@ -1,7 +1,8 @@
 """The bidirectional language model (biLM) of ELMo, which computes the states of all layers from token ids.
 
 A token layer computes one vector per token. Two stacks of LSTM layers read these vectors, one from left to
-right and one from right to left (Peters et al. 2018).
+right and one from right to left (Peters et al. 2018). A transformer ELMo has stacks of transformer layers instead
+(Peters et al. 2018b).
 
 ``BiLm.forward`` is the definition of the network. ``elmo.engine`` computes the same layers faster, with the
 weights of a ``BiLm``; encoding, prediction and training run through the engine. Use ``BiLm`` directly to
@@ -11,15 +12,16 @@ study or change the network, to backpropagate through all layers, or to run it o
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self, cast
+from typing import TYPE_CHECKING, Self, cast
 
 import torch
 from torch import Tensor, nn
 
-from elmo.config import BiLmConfig
+from elmo.config import BiLmConfig, TransformerConfig
 from elmo.errors import ShapeError
 from elmo.model.lstm import LstmState, ProjectedLstm
 from elmo.model.token_layer import CharCnn, IdEmbedding, TokenLayer
+from elmo.model.transformer import LayerNorm, TransformerLayer, encode_positions
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class Layers:
 
 @dataclass(frozen=True)
 class BiLmState:
-    """The recurrent state of both stacks of LSTM layers, before or after a sentence."""
+    """The recurrent state of both stacks of layers, before or after a sentence; that of a transformer has no width."""
 
     hidden: Tensor  # (direction, layer, batch, width)
     cell: Tensor  # (direction, layer, batch, cell)
@@ -87,18 +89,34 @@ class BiLm(nn.Module):
     """
 
     def __init__(
-        self, *, token_layer: TokenLayer, forward_stack: nn.ModuleList, backward_stack: nn.ModuleList, has_skip: bool
+        self,
+        *,
+        token_layer: TokenLayer,
+        forward_stack: nn.ModuleList,
+        backward_stack: nn.ModuleList,
+        has_skip: bool,
+        has_positions: bool = False,
     ) -> None:
+        """Build a biLM from its parts.
+
+        Args:
+            token_layer: The layer that both directions share.
+            forward_stack: Layers that read from left to right.
+            backward_stack: Layers that read from right to left.
+            has_skip: Whether the input of each layer but the first is added to its output.
+            has_positions: Whether positions are added to the input of the first layer, as transformers need.
+        """
         super().__init__()
         self.token_layer = token_layer
         self.forward_stack = forward_stack
         self.backward_stack = backward_stack
         self.has_skip = has_skip
+        self.has_positions = has_positions
 
     @classmethod
     def from_config(cls, config: BiLmConfig) -> Self:
         """Build a biLM with the architecture of ``config`` and random weights."""
-        chars, words, lstm = config.chars, config.words, config.lstm
+        chars, words, encoder = config.chars, config.words, config.encoder
         cnn = word_embed = projection = None
         token_width = 0
         if words is not None:
@@ -111,29 +129,36 @@ class BiLm(nn.Module):
                 filters=chars.filters,
                 n_highway=chars.n_highway,
                 activation=chars.activation,
+                highway_width=chars.highway_width,
             )
-            token_width += chars.n_filters
+            token_width += chars.width
         if config.has_token_projection:
-            projection = nn.Linear(token_width, lstm.state_width)
+            projection = nn.Linear(token_width, encoder.state_width)
+        norm = LayerNorm(encoder.state_width) if chars is not None and chars.has_norm else None
 
-        def build_stack() -> nn.ModuleList:
-            return nn.ModuleList(
-                ProjectedLstm(
-                    input_width=lstm.state_width,
-                    state_width=lstm.state_width,
-                    cell_width=lstm.cell_width,
-                    cell_clip=lstm.cell_clip,
-                    state_clip=lstm.state_clip,
-                    forget_bias=lstm.forget_bias,
+        def build_layer(number: int) -> nn.Module:
+            if isinstance(encoder, TransformerConfig):
+                return TransformerLayer(
+                    width=encoder.state_width,
+                    n_heads=encoder.n_heads,
+                    feed_forward_width=encoder.feed_forward_width,
+                    is_last=number == encoder.n_layers - 1,
                 )
-                for _ in range(lstm.n_layers)
+            return ProjectedLstm(
+                input_width=encoder.state_width,
+                state_width=encoder.state_width,
+                cell_width=encoder.cell_width,
+                cell_clip=encoder.cell_clip,
+                state_clip=encoder.state_clip,
+                forget_bias=encoder.forget_bias,
             )
 
         return cls(
-            token_layer=TokenLayer(cnn=cnn, word_embed=word_embed, projection=projection),
-            forward_stack=build_stack(),
-            backward_stack=build_stack(),
-            has_skip=lstm.has_skip,
+            token_layer=TokenLayer(cnn=cnn, word_embed=word_embed, projection=projection, norm=norm),
+            forward_stack=nn.ModuleList(build_layer(number) for number in range(encoder.n_layers)),
+            backward_stack=nn.ModuleList(build_layer(number) for number in range(encoder.n_layers)),
+            has_skip=not isinstance(encoder, TransformerConfig) and encoder.has_skip,
+            has_positions=isinstance(encoder, TransformerConfig),
         )
 
     def forward(
@@ -161,6 +186,19 @@ class BiLm(nn.Module):
                 raise ShapeError("cannot run the network: pass char_ids, word_ids or both")
         return self.contextualize(self.token_layer(char_ids, word_ids), lengths, state=state)
 
+    if TYPE_CHECKING:  # torch declares that calling a module returns Any
+
+        def __call__(
+            self,
+            char_ids: Tensor | None = None,
+            word_ids: Tensor | None = None,
+            *,
+            lengths: Tensor | None = None,
+            state: BiLmState | None = None,
+        ) -> BiLmOutput:
+            """Run ``forward``."""
+            ...
+
     def contextualize(self, tokens: Tensor, lengths: Tensor, *, state: BiLmState | None = None) -> BiLmOutput:
         """Compute all layers from token vectors (batch, time, width) and the number of tokens per row, (batch,)."""
         batch, time, _ = tokens.shape
@@ -178,10 +216,11 @@ class BiLm(nn.Module):
         # This index reverses the tokens of each row and leaves its padding at the end.
         reversal = torch.where(mask, lengths[:, None] - 1 - steps, steps)  # (batch, time)
         tokens = torch.where(mask[:, :, None], tokens, 0)
+        inputs = tokens + encode_positions(time, like=tokens) if self.has_positions else tokens
 
-        forward, forward_states = self._run_stack(self.forward_stack, tokens, mask, state=state, direction=0)
+        forward, forward_states = self._run_stack(self.forward_stack, inputs, mask, state=state, direction=0)
         backward, backward_states = self._run_stack(
-            self.backward_stack, _take(tokens, reversal), mask, state=state, direction=1
+            self.backward_stack, _take(inputs, reversal), mask, state=state, direction=1
         )
         layers = [torch.cat([tokens, tokens], dim=2)]  # (batch, time, 2 · width) each
         for left_to_right, right_to_left in zip(forward, backward, strict=True):
@@ -193,11 +232,10 @@ class BiLm(nn.Module):
 
     def zero_state(self, batch: int) -> BiLmState:
         """Return a state of zeros with ``batch`` rows."""
-        weight = cast("ProjectedLstm", self.forward_stack[0]).state_weight
-        n_layers = len(self.forward_stack)
+        weight, n_layers = next(self.forward_stack.parameters()), len(self.forward_stack)
+        hidden, cell = cast("ProjectedLstm | TransformerLayer", self.forward_stack[0]).state_widths
         return BiLmState(
-            hidden=weight.new_zeros(2, n_layers, batch, weight.size(1)),
-            cell=weight.new_zeros(2, n_layers, batch, weight.size(0) // 4),
+            hidden=weight.new_zeros(2, n_layers, batch, hidden), cell=weight.new_zeros(2, n_layers, batch, cell)
         )
 
     def _run_stack(
@@ -206,8 +244,8 @@ class BiLm(nn.Module):
         """Run one direction; return the output (batch, time, width) and the last state of each layer."""
         outputs: list[Tensor] = []
         states: list[LstmState] = []
-        for index, lstm in enumerate(stack):
-            output, last = lstm(inputs, mask, state.at(direction, index))
+        for index, layer in enumerate(stack):
+            output, last = layer(inputs, mask, state.at(direction, index))
             if self.has_skip and index > 0:
                 output = output + inputs  # the recurrent state does not include the skip connection
             outputs.append(output)

@@ -48,6 +48,11 @@ class ProjectedLstm(nn.Module):
             if weight is not None:
                 nn.init.xavier_uniform_(weight)
 
+    @property
+    def state_widths(self) -> tuple[int, int]:
+        """Widths of the hidden state and of the cell."""
+        return self.state_weight.size(1), self.state_weight.size(0) // 4
+
     def forward(self, inputs: Tensor, mask: Tensor, state: LstmState) -> tuple[Tensor, LstmState]:
         """Read ``inputs`` (batch, time, width); tokens are skipped where ``mask`` (batch, time) is False.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -81,6 +82,12 @@ class LayerMix(nn.Module):
         mixed = self.gamma * torch.einsum("l,bltw->btw", self.shares.to(states), states)
         return self.dropout(mixed)
 
+    if TYPE_CHECKING:  # torch declares that calling a module returns Any
+
+        def __call__(self, layers: Layers) -> Tensor:
+            """Run ``forward``."""
+            ...
+
 
 class LayerMixes(nn.Module):
     """Several mixes of the same layers, each with separate weights."""
@@ -94,3 +101,9 @@ class LayerMixes(nn.Module):
     def forward(self, layers: Layers) -> list[Tensor]:
         """Return one tensor (batch, time, width) per mix."""
         return [mix(layers) for mix in self.mixes]
+
+    if TYPE_CHECKING:
+
+        def __call__(self, layers: Layers) -> list[Tensor]:
+            """Run ``forward``."""
+            ...

@@ -1,7 +1,8 @@
 """The token layer, which computes a context-independent vector for each token.
 
 The vector is computed from the characters of the token (convolutions, max over positions, highway layers;
-Kim et al. 2016), or looked up by its word id, or both. It is then projected to the width of the LSTM layers.
+Kim et al. 2016), or looked up by its word id, or both. It is then projected to the width of the layers above. The
+transformer ELMo may project before the highway layers instead, and normalize the result.
 """
 
 from __future__ import annotations
@@ -13,19 +14,28 @@ import torch
 from torch import Tensor, nn
 
 from elmo.errors import ShapeError
+from elmo.model.transformer import LayerNorm
 
 
 class TokenLayer(nn.Module):
-    """Concatenates the word vector and the character features of a token, and projects the result.
+    """Concatenates the word vector and the character features of a token, and projects and normalizes the result.
 
-    Each of the three parts is optional.
+    Each of the four parts is optional.
     """
 
-    def __init__(self, *, cnn: CharCnn | None, word_embed: nn.Embedding | None, projection: nn.Linear | None) -> None:
+    def __init__(
+        self,
+        *,
+        cnn: CharCnn | None,
+        word_embed: nn.Embedding | None,
+        projection: nn.Linear | None,
+        norm: LayerNorm | None = None,
+    ) -> None:
         super().__init__()
         self.cnn = cnn
         self.word_embed = word_embed
         self.projection = projection
+        self.norm = norm
 
     def forward(self, char_ids: Tensor | None, word_ids: Tensor | None) -> Tensor:
         """Compute token vectors (…, width) from ``char_ids`` (…, char) and ``word_ids`` (…)."""
@@ -37,10 +47,12 @@ class TokenLayer(nn.Module):
         if self.cnn is not None:
             if char_ids is None:
                 raise ShapeError("char_ids must be passed to a model that reads characters; found None")
-            features = self.cnn(char_ids.flatten(end_dim=-2))  # (token, filter)
-            parts.append(features.unflatten(0, char_ids.shape[:-1]))  # (…, filter)
+            features = self.cnn(char_ids.flatten(end_dim=-2))  # (token, width)
+            parts.append(features.unflatten(0, char_ids.shape[:-1]))  # (…, width)
         x = torch.cat(parts, dim=-1)
-        return x if self.projection is None else self.projection(x)
+        if self.projection is not None:
+            x = self.projection(x)
+        return x if self.norm is None else self.norm(x)
 
 
 class CharCnn(nn.Module):
@@ -54,6 +66,7 @@ class CharCnn(nn.Module):
         filters: Sequence[tuple[int, int]],
         n_highway: int,
         activation: Literal["relu", "tanh"],
+        highway_width: int | None = None,
     ) -> None:
         """Build the network; ``filters`` is a list of (width in characters, number of filters)."""
         super().__init__()
@@ -62,11 +75,12 @@ class CharCnn(nn.Module):
         self.char_embed = IdEmbedding(n_characters, char_width)
         self.convolutions = nn.ModuleList(nn.Conv1d(char_width, count, width) for width, count in filters)
         n_filters = sum(count for _, count in filters)
-        self.highways = nn.ModuleList(Highway(n_filters) for _ in range(n_highway))
+        self.projection = None if highway_width is None else nn.Linear(n_filters, highway_width)
+        self.highways = nn.ModuleList(Highway(highway_width or n_filters) for _ in range(n_highway))
         self.activation = torch.relu if activation == "relu" else torch.tanh
 
     def forward(self, char_ids: Tensor) -> Tensor:
-        """Compute features (token, filter) from ``char_ids`` (token, char)."""
+        """Compute features (token, width) from ``char_ids`` (token, char)."""
         characters = self.char_embed(char_ids).transpose(1, 2)  # (token, char_width, char)
         pooled = [
             # As in bilm-tf, the activation follows the max. It is monotone, so the order does not matter.
@@ -74,6 +88,8 @@ class CharCnn(nn.Module):
             for convolution in self.convolutions
         ]
         x = torch.cat(pooled, dim=1)  # (token, filter)
+        if self.projection is not None:
+            x = self.projection(x)
         for highway in self.highways:
             x = highway(x)
         return x

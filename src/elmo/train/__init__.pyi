@@ -1,3 +1,5 @@
+from .assessment import ModelAssessment as ModelAssessment
+from .assessment import assess_model as assess_model
 from .checkpoint import Checkpoints as Checkpoints
 from .corpus import Corpus as Corpus
 from .corpus import TypeIds as TypeIds
@@ -10,6 +12,7 @@ from .log import TrainingLog as TrainingLog
 from .log import read_log as read_log
 from .loop import StepReport as StepReport
 from .loop import Trainer as Trainer
+from .loop import TrainingProgress as TrainingProgress
 from .objective import BiLmObjective as BiLmObjective
 from .objective import Losses as Losses
 from .objective import StepRandom as StepRandom
@@ -36,6 +39,7 @@ __all__ = [
     "HeldoutPerplexity",
     "LogEntry",
     "Losses",
+    "ModelAssessment",
     "ModelShape",
     "OptimizerOptions",
     "StepRandom",
@@ -44,9 +48,11 @@ __all__ = [
     "TrainOptions",
     "Trainer",
     "TrainingLog",
+    "TrainingProgress",
     "TypeIds",
     "Window",
     "Windows",
+    "assess_model",
     "build_corpus",
     "evaluate",
     "read_log",

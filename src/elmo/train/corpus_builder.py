@@ -198,8 +198,10 @@ def _find_corpus(
             return None  # stdin may contain other text now
         if manifest.options != options or not _has_same_text(manifest, inputs):
             if is_logged:
-                what = "the text" if manifest.options == options else "an option"
-                _log.info("%s has changed since the corpus %s was built; building it again", what, format_path(folder))
+                names = sorted(manifest.options.keys() | options.keys())
+                changed = [name for name in names if manifest.options.get(name) != options.get(name)]
+                what = f"{', '.join(changed)} changed" if changed else "the text has changed"
+                _log.info("%s since the corpus %s was built; building it again", what, format_path(folder))
             return None
         corpus = Corpus.open(folder)
     except DataError as error:
@@ -221,7 +223,7 @@ def _manifest_options(
         "keep_order": options.keep_order,
         "seed": options.seed,
         "input_format": options.input_format,
-        "split": options.has_splitting,
+        "split": options.splitting,
         "errors": options.errors,
         "blank_lines_count": options.blank_lines,
         "max_sentence": options.max_sentence,

@@ -13,7 +13,7 @@ from elmo.errors import DataError
 from elmo.train.corpus import TypeIds
 from elmo.train.distributed import Ranks
 from elmo.train.objective import BiLmObjective
-from elmo.train.windows import evaluation_windows
+from elmo.train.windows import evaluation_windows, sentence_windows
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,8 @@ def evaluate(
         ids: Converts the type ids of the stream to ids of the model.
         stream: (token,) Type ids; every sentence ends in ``</S>``.
         batch_size: Number of rows: parts of the stream that are read in parallel, each with its own state.
-        window: Number of tokens that each row reads at a time.
+        window: Number of tokens that each row reads at a time. A transformer reads ``batch_size`` · ``window`` tokens
+            of whole sentences at a time.
         ranks: Processes that share the rows. By default, there is only this process.
     """
     if not len(stream):
@@ -76,13 +77,17 @@ def evaluate(
         # sum of the losses of each direction, and number of predictions; on the CPU, because some GPUs have no float64
         totals = torch.zeros(3, dtype=torch.float64)
         state = None
-        for batch in evaluation_windows(stream, batch_size=batch_size, window=window):
+        if has_sentences := objective.bilm.has_positions:
+            windows = sentence_windows(stream, max_tokens=batch_size * window)
+        else:
+            windows = evaluation_windows(stream, batch_size=batch_size, window=window)
+        for batch in windows:
             rows = ranks.rows(len(batch.forward.inputs))
             if rows.start == rows.stop:  # there are more processes than rows
-                break
+                continue
             mine = batch.select_rows(rows)
             losses = objective.token_losses(mine, ids, state or objective.bilm.zero_state(rows.stop - rows.start))
-            state = losses.state
+            state = None if has_sentences else losses.state
             mask = torch.from_numpy(mine.mask)
             for number, loss in enumerate((losses.forward, losses.backward)):
                 if loss is not None:

@@ -129,6 +129,7 @@ class Gradients:
                 samples=None if samples is None else samples[k],
                 random=replace(random, first_row=random.first_row + rows.start),
                 resets=None if direction.resets is None else ids.on_device(direction.resets),
+                places=objective.places(direction, ids),
             )
             share = scale * (rows.stop - rows.start) / (n_rows * len(directions))
             d_vectors, *d_weights = torch.autograd.grad(

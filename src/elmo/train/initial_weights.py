@@ -131,6 +131,10 @@ def check_trainable(
             f"cannot train this {model.format} model: it has its own character dictionary; use a model that "
             "reads UTF-8 bytes or words"
         )
+    if cell_width is None and state_width is None:
+        return
+    if model.config.encoder_name != "lstm":
+        raise ConfigError("init_from: cells and width of a transformer cannot be changed; do not set them")
     grown = _grown_config(model.config, cell_width=cell_width, state_width=state_width)
     old, new = model.config.lstm, grown.lstm
     if new.cell_width < old.cell_width or new.state_width < old.state_width:
@@ -153,6 +157,8 @@ def check_trainable(
 
 def _grown_config(config: BiLmConfig, *, cell_width: int | None, state_width: int | None) -> BiLmConfig:
     """Return the configuration of a grown model. A word table without a projection has the width of the vectors."""
+    if cell_width is None and state_width is None:
+        return config
     lstm = replace(
         config.lstm,
         cell_width=config.lstm.cell_width if cell_width is None else cell_width,
@@ -161,7 +167,7 @@ def _grown_config(config: BiLmConfig, *, cell_width: int | None, state_width: in
     words = config.words
     if words is not None and config.chars is None and words.word_width == config.lstm.state_width:
         words = replace(words, word_width=lstm.state_width)
-    return replace(config, lstm=lstm, words=words)
+    return replace(config, encoder=lstm, words=words)
 
 
 def _grow(name: str, weight: Tensor, larger: Tensor) -> Tensor:

@@ -158,7 +158,7 @@ class LogEntry:
     Attributes:
         step: Number of optimizer steps so far.
         n_tokens: Number of tokens in a step.
-        epoch: Current epoch, counted from 0.
+        epoch: Number of passes over the text so far, such as 0.82; earlier versions logged whole numbers.
         n_steps: Number of steps of the whole run.
         loss: Mean loss since the previous entry, in nats per token.
         heldout_forward: Held-out perplexity of the forward direction.
@@ -170,7 +170,7 @@ class LogEntry:
 
     step: int
     n_tokens: int
-    epoch: int = 0
+    epoch: float = 0.0
     n_steps: int | None = None
     loss: float | None = None
     heldout_forward: float | None = None
@@ -294,7 +294,7 @@ def _read_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         yield number, values
 
 
-_COUNTS = ("step", "n_tokens", "epoch", "n_steps")
+_COUNTS = ("step", "n_tokens", "n_steps")
 _FIELDS = tuple(field.name for field in fields(LogEntry))
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Literal, Self, cast
 
 import torch
 from torch import Tensor
@@ -48,7 +48,7 @@ class StepReport:
         step: Number of optimizer steps so far.
         n_steps: Number of steps of the whole run.
         n_tokens: Number of tokens in a step.
-        epoch: Current epoch, counted from 0.
+        epoch: Number of passes over the text so far, such as 0.82.
         loss: Mean loss of both directions since the last report, in nats per token.
         learning_rate: Learning rate of this step.
         gradient_norm: Norm of the gradients of this step, before clipping.
@@ -59,7 +59,7 @@ class StepReport:
     step: int
     n_steps: int
     n_tokens: int
-    epoch: int
+    epoch: float
     loss: float | None = None
     learning_rate: float | None = None
     gradient_norm: float | None = None
@@ -68,6 +68,26 @@ class StepReport:
 
 
 OnReport = Callable[[StepReport], None]
+
+
+@dataclass(frozen=True)
+class TrainingProgress:
+    """What a run is doing; it is reported when a stage begins and after each optimizer step.
+
+    Attributes:
+        stage: Reading the text, planning (measuring the speed of several sizes), training, or writing the model.
+        step: Number of optimizer steps so far.
+        n_steps: Number of steps of the whole run; 0 before they are known.
+        n_tokens: Number of tokens in a step.
+    """
+
+    stage: Literal["read", "plan", "train", "write"]
+    step: int = 0
+    n_steps: int = 0
+    n_tokens: int = 0
+
+
+OnStage = Callable[[TrainingProgress], None]
 
 
 class Trainer:
@@ -112,6 +132,7 @@ class Trainer:
             window=options.window,
             seed=None if options.keep_order else options.seed,
             rows=self.rows,
+            has_positions=self.objective.bilm.has_positions,
         )
         self.weights = [weight for weight in self.objective.parameters() if weight.grad is not None]
         self.optimizer = options.optimizer.build(self.weights)
@@ -141,9 +162,15 @@ class Trainer:
 
     # --- the loop ---------------------------------------------------------------------------------------
 
-    def run(self, on_report: OnReport | None = None) -> None:
+    def run(self, on_report: OnReport | None = None, on_stage: OnStage | None = None) -> None:
         """Train to the last step. Start from the newest checkpoint if there is one."""
         options = self.options
+
+        def report_step() -> None:
+            if on_stage is not None:
+                n_tokens = options.batch_size * options.window
+                on_stage(TrainingProgress("train", self.step, options.n_steps, n_tokens))
+
         with ExitStack() as stack:
             if self.ranks.is_first:
                 make_folder(self.folder)
@@ -151,8 +178,10 @@ class Trainer:
                 stack.enter_context(hold_lock(self.folder / ".lock", subject=self.folder))
             self._resume()
             self.objective.train()
+            report_step()
             while self.step < options.n_steps:
                 self.train_step()
+                report_step()
                 is_last = self.step == options.n_steps
                 if self.step % options.log_every == 0 or is_last:
                     self._report_loss(on_report)
@@ -275,7 +304,9 @@ class Trainer:
         if not self.ranks.is_first:
             return
         n_tokens = self.options.batch_size * self.options.window
-        report = StepReport(self.step, self.options.n_steps, n_tokens, self.position.epoch, **values)
+        position = self.position
+        epoch = round(position.epoch + position.window / self.windows.n_windows(position.epoch), 4)
+        report = StepReport(self.step, self.options.n_steps, n_tokens, epoch, **values)
         self.log.add({name: value for name, value in asdict(report).items() if value is not None})
         if on_report is not None:
             on_report(report)
@@ -368,7 +399,7 @@ def build_objective(config: BiLmConfig, options: TrainOptions, n_vocab: int) -> 
     """Build the model and its softmax, with random weights that depend only on the seed."""
     torch.manual_seed(options.seed)
     bilm = BiLm.from_config(config)
-    width = config.lstm.state_width
+    width = config.encoder.state_width
     softmax: Softmax | AdaptiveSoftmax
     if options.cutoffs:
         softmax = AdaptiveSoftmax(n_words=n_vocab, width=width, cutoffs=options.cutoffs)

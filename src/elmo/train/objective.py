@@ -3,6 +3,8 @@
 The network is that of ``BiLm``, arranged for training: windows have no padding, so nothing is masked; the token
 layer computes each distinct word of a window once; both directions share the token layer and the softmax. Dropout is
 applied to the input of each LSTM layer and of the softmax, as in bilm-tf; skip connections add the input after dropout.
+In a transformer, it is applied to the input of the first layer, to hidden units, to the output of each sublayer and to
+the input of the softmax, as in AllenNLP. A sentence that began in an earlier window is read without its beginning.
 
 ``BiLmObjective.forward`` computes one direction after the other. Read it first, and use it in your own training loop.
 ``train.gradients`` computes the same losses and their gradients in parallel threads.
@@ -10,7 +12,9 @@ applied to the input of each LSTM layer and of the softmax, as in bilm-tf; skip 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, cast
 
 import numpy as np
@@ -23,12 +27,14 @@ from elmo.engine.buffers import UNPOOLED, BufferPool
 from elmo.engine.lstm import run_lstm_window
 from elmo.engine.softmax import compute_loss, compute_token_losses
 from elmo.engine.token_layer import run_token_layer
+from elmo.engine.transformer import mask_sentences, run_transformer_window
 from elmo.model.bilm import BiLm, BiLmState
 from elmo.model.lstm import ProjectedLstm
 from elmo.model.softmax import AdaptiveSoftmax, Samples, Softmax
+from elmo.model.transformer import TransformerLayer, encode_positions
 from elmo.train.corpus import TypeIds
 from elmo.train.options import Directions, DropoutOptions
-from elmo.train.windows import Window
+from elmo.train.windows import Direction, Window
 
 _NUMBERS: dict[Directions, tuple[int, ...]] = {"both": (0, 1), "forward": (0,), "backward": (1,)}
 Purpose = Literal["samples", "words", "masks", "window_resets", "sentence_resets"]
@@ -56,6 +62,19 @@ class StepRandom:
         entropy = (self.seed, _PURPOSES[purpose], self.step, *keys)
         mixed = np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0]
         return torch.Generator().manual_seed(int(mixed) >> 1)  # seeds of torch are signed
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the tokens of a window are in their sentences, for a transformer.
+
+    Attributes:
+        positions: (batch, time) Position of each input in its sentence.
+        sentences: (batch, time) Number of its sentence in the row.
+    """
+
+    positions: Tensor
+    sentences: Tensor
 
 
 @dataclass(frozen=True)
@@ -152,6 +171,7 @@ class BiLmObjective(nn.Module):
                 samples=None if samples is None else samples[k],
                 random=random,
                 resets=None if direction.resets is None else ids.on_device(direction.resets),
+                places=self.places(direction, ids),
             )
         return Losses.combine(losses, states, state)
 
@@ -162,8 +182,9 @@ class BiLmObjective(nn.Module):
         vectors = F.embedding(ids.on_device(index), self.embed_types(types, ids))
         losses, states = {}, {}
         for k, number in enumerate(self.directions):
-            targets = ids.targets(window.direction(number).targets)
-            top, states[number] = self._run_stack(number, vectors[k], state)
+            direction = window.direction(number)
+            targets = ids.targets(direction.targets)
+            top, states[number] = self._run_stack(number, vectors[k], state, places=self.places(direction, ids))
             token_losses = compute_token_losses(self.softmax, top.flatten(end_dim=1), targets.flatten())
             losses[number] = token_losses.view(targets.shape)
         return Losses.combine(losses, states, state)
@@ -175,6 +196,14 @@ class BiLmObjective(nn.Module):
         inputs = np.stack([window.direction(number).inputs for number in self.directions])
         types, index = np.unique(inputs, return_inverse=True)
         return types, index.reshape(inputs.shape)
+
+    def places(self, direction: Direction, ids: TypeIds) -> Places | None:
+        """Return where the tokens of a direction are in their sentences; None for LSTMs, which do not need it."""
+        if not self.bilm.has_positions:
+            return None
+        if direction.positions is None:
+            raise TypeError("a transformer needs the positions of tokens; pass has_positions=True to Windows")
+        return Places(ids.on_device(direction.positions), ids.on_device(direction.sentence_numbers()))
 
     def embed_types(self, types: NDArray[np.int64], ids: TypeIds) -> Tensor:
         """Compute the token vectors of types: (type,) to (type, width)."""
@@ -205,6 +234,7 @@ class BiLmObjective(nn.Module):
         samples: Samples | None = None,
         random: StepRandom | None = None,
         resets: Tensor | None = None,
+        places: Places | None = None,
     ) -> tuple[Tensor, BiLmState]:
         """Compute the mean loss of one direction, and its state (layer, batch, …) after the window.
 
@@ -216,12 +246,13 @@ class BiLmObjective(nn.Module):
             samples: Words sampled for the softmax. None uses all words.
             random: Random numbers of the step. They are required for dropout in training mode.
             resets: (batch, time) True where the state is set to zero before the token.
+            places: Where tokens are in their sentences, for a transformer.
         """
         generator = None
         if self.training and not self.dropout.is_off:
             random = _require(random)
             generator = random.generator("masks", number, random.first_row)
-        top, after = self._run_stack(number, vectors, state, generator=generator, resets=resets)
+        top, after = self._run_stack(number, vectors, state, generator=generator, resets=resets, places=places)
         if generator is not None:
             top = self._drop_vectors(top, self.dropout.softmax_rate, generator)
         loss = compute_loss(
@@ -237,7 +268,7 @@ class BiLmObjective(nn.Module):
         return loss, after
 
     def stack(self, number: int) -> nn.ModuleList:
-        """Return the LSTM layers of one direction."""
+        """Return the LSTM or transformer layers of one direction."""
         return (self.bilm.forward_stack, self.bilm.backward_stack)[number]
 
     def _run_stack(
@@ -248,8 +279,12 @@ class BiLmObjective(nn.Module):
         *,
         generator: torch.Generator | None = None,
         resets: Tensor | None = None,
+        places: Places | None = None,
     ) -> tuple[Tensor, BiLmState]:
         """Return the output of the top layer (batch, time, width) and the state (layer, batch, …) of one direction."""
+        if places is not None:
+            top = self._run_transformers(number, inputs, places, generator=generator)
+            return top, BiLmState(state.hidden[number], state.cell[number])
         states = []
         for index, module in enumerate(self.stack(number)):
             lstm = cast("ProjectedLstm", module)
@@ -270,6 +305,36 @@ class BiLmObjective(nn.Module):
             states.append(after)
         hidden, cell = (torch.stack([getattr(s, name) for s in states]) for name in ("hidden", "cell"))
         return inputs, BiLmState(hidden, cell)
+
+    def _run_transformers(
+        self, number: int, inputs: Tensor, places: Places, *, generator: torch.Generator | None
+    ) -> Tensor:
+        """Return the output of the top layer (batch, time, width) of one direction of a transformer."""
+
+        def dropping(rate: float) -> Callable[[Tensor], Tensor] | None:
+            """Return a function that applies dropout at a rate, or None if there is nothing to do."""
+            if generator is None or not rate:
+                return None
+            return partial(self._drop_vectors, rate=rate, generator=generator)
+
+        table = encode_positions(int(places.positions.max()) + 1, like=inputs)
+        x = inputs + F.embedding(places.positions, table)
+        if (drop := dropping(self.dropout.layer_rate(0))) is not None:
+            x = drop(x)
+        drop_shares = None
+        if generator is not None and self.dropout.weights:
+            drop_shares = partial(_drop, rate=self.dropout.weights, generator=generator)
+        mask = mask_sentences(places.sentences)
+        for layer in self.stack(number):
+            x = run_transformer_window(
+                cast("TransformerLayer", layer),
+                x,
+                mask,
+                drop=dropping(self.dropout.layers),
+                drop_shares=drop_shares,
+                has_bf16_products=self.has_bf16_products,
+            )
+        return x
 
     def _drop_vectors(self, x: Tensor, rate: float, generator: torch.Generator) -> Tensor:
         """Apply dropout to ``x`` (batch, time, width)."""

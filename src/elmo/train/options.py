@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import nn
 
-from elmo.config import BiLmConfig, CharCnnConfig, LstmConfig, WordConfig
+from elmo.config import BiLmConfig, CharCnnConfig, EncoderName, LstmConfig, TransformerConfig, WordConfig
 from elmo.errors import ConfigError, raise_all
 from elmo.storage.files import MAX_LINES
 from elmo.text.lines import ERROR_POLICIES, ErrorPolicy
@@ -75,7 +75,7 @@ class CorpusOptions:
         input_format: ``text`` (raw text), ``tokens`` (separated by spaces, one sentence per line) or
             ``conllu``.
         tokenizer: Tokenizer for raw text, or its name. ``auto`` is ``zh`` for Chinese and ``en`` otherwise.
-        split: Whether to split lines of raw text into sentences. By default, they are split.
+        split: Whether to split lines of raw text into sentences. By default, if they are paragraphs.
         heldout: Share (0.05) or number (500) of sentences to hold out. By default 1%, but at least 5 sentences
             if there are enough, and at most about 200,000 tokens.
         heldout_file: Files of held-out text, instead of ``heldout``.
@@ -131,9 +131,9 @@ class CorpusOptions:
         raise_all(problems, subject="corpus", kind=ConfigError)
 
     @property
-    def has_splitting(self) -> bool:
-        """Whether lines of text are split into sentences."""
-        return self.input_format == "text" and self.split is not False
+    def splitting(self) -> bool | None:
+        """Whether lines of text are split into sentences; None if this is found from the text."""
+        return self.split if self.input_format == "text" else False
 
 
 @dataclass(frozen=True)
@@ -141,11 +141,13 @@ class DropoutOptions:
     """Dropout rates. The defaults are those of bilm-tf; small corpora need higher rates.
 
     Attributes:
-        layers: Rate for the input of each LSTM layer and of the softmax.
+        layers: Rate for the input of each LSTM layer and of the softmax. In a transformer, also for hidden units and
+            for the output of each sublayer.
         inputs: Rate for the input of the first layer. By default, the same as ``layers``.
         outputs: Rate for the input of the softmax. By default, the same as ``layers``.
         words: Rate for whole words, with all their occurrences in a window (Gal & Ghahramani 2016).
-        weights: Rate for the state-to-state weights (weight drop, Merity et al. 2018).
+        weights: Rate for the state-to-state weights (weight drop, Merity et al. 2018), or for the attention of a
+            transformer.
         is_variational: Whether all tokens of a row in a window have the same mask.
     """
 
@@ -248,6 +250,10 @@ class OptimizerOptions:
 
 # For a model that is already trained: the first steps of Adagrad would change its weights too much.
 GENTLE = OptimizerOptions("adamw", USUAL_RATES["adamw"], warmup_steps=100)
+
+
+# Transformers are not trained with Adagrad, and their first steps must be small.
+FOR_TRANSFORMERS = OptimizerOptions("adamw", USUAL_RATES["adamw"], warmup_steps=500)
 
 
 @dataclass(frozen=True)
@@ -357,6 +363,13 @@ PRESETS: dict[str, BiLmConfig] = {
     "medium": BiLmConfig(CharCnnConfig(), None, LstmConfig(cell_width=2048, state_width=256)),
     "original": BiLmConfig(CharCnnConfig(n_highway=2), None, LstmConfig(cell_width=4096, state_width=512)),
 }
+TRANSFORMERS: dict[str, BiLmConfig] = {
+    "tiny": replace(PRESETS["tiny"], encoder=TransformerConfig(2, 64, n_heads=4, feed_forward_width=256)),
+    "mini": replace(PRESETS["mini"], encoder=TransformerConfig(3, 128, n_heads=4, feed_forward_width=512)),
+    "small": replace(PRESETS["small"], encoder=TransformerConfig(4, 192, n_heads=6, feed_forward_width=768)),
+    "medium": replace(PRESETS["medium"], encoder=TransformerConfig(6, 256, n_heads=8, feed_forward_width=1024)),
+    "original": BiLmConfig(CharCnnConfig(n_highway=2, has_norm=True), None, TransformerConfig()),
+}
 # Largest corpus, in tokens, for which each preset is the default. Larger models would mostly memorize such a text.
 _MAX_TOKENS = {"tiny": 1_000_000, "mini": 10_000_000, "small": 100_000_000, "medium": 400_000_000}
 
@@ -368,9 +381,10 @@ class ModelShape:
     Attributes:
         preset: Name of a preset, or a complete configuration. By default, it depends on the size of the corpus.
         reads: Whether the model reads characters, words or both. By default, as in the preset.
-        n_layers: Number of LSTM layers. By default, as in the preset.
-        cell_width: Number of LSTM cells in each layer. By default, as in the preset.
+        n_layers: Number of LSTM or transformer layers. By default, as in the preset.
+        cell_width: Number of LSTM cells or of hidden units in each layer. By default, as in the preset.
         state_width: Width of the vectors of each direction. By default, as in the preset.
+        encoder: Kind of the layers. By default, LSTM, or as in a preset that is a configuration.
     """
 
     preset: str | BiLmConfig | None = None
@@ -378,6 +392,7 @@ class ModelShape:
     n_layers: int | None = None
     cell_width: int | None = None
     state_width: int | None = None
+    encoder: EncoderName | None = None
 
     def __post_init__(self) -> None:
         problems = _find_problems(
@@ -388,8 +403,32 @@ class ModelShape:
                 f"one of {', '.join(PRESETS)} or a BiLmConfig",
             ),
             _one_of("reads", (None, *get_args(ReadsWhat))),
+            _one_of("encoder", (None, *get_args(EncoderName))),
         )
+        if isinstance(self.preset, BiLmConfig) and self.encoder not in (None, self.preset.encoder_name):
+            problems.append(f"encoder must be that of the preset, {self.preset.encoder_name}; found {self.encoder}")
+        if not problems and self.state_width is not None and self.is_transformer:
+            heads = self._possible_heads()
+            if all(self.state_width % n_heads for n_heads in heads):
+                which = "this preset" if self.preset is not None else "a transformer"
+                multiples = " or ".join(map(str, heads))
+                problems.append(f"width must be a multiple of {multiples} for {which}; found {self.state_width}")
         raise_all(problems, subject="model", kind=ConfigError)
+
+    def _possible_heads(self) -> list[int]:
+        """List the numbers of attention heads of the transformers that this shape may become."""
+        if isinstance(self.preset, BiLmConfig):
+            encoders = [self.preset.encoder]
+        else:
+            encoders = [TRANSFORMERS[name].encoder for name in TRANSFORMERS if self.preset in (None, name)]
+        return sorted({encoder.n_heads for encoder in encoders if isinstance(encoder, TransformerConfig)})
+
+    @property
+    def is_transformer(self) -> bool:
+        """Whether the model has transformer layers."""
+        if isinstance(self.preset, BiLmConfig):
+            return self.preset.encoder_name == "transformer"
+        return self.encoder == "transformer"
 
     @property
     def reads_words_only(self) -> bool:
@@ -401,18 +440,23 @@ class ModelShape:
     def config(self, *, n_tokens: int, n_vocab: int) -> BiLmConfig:
         """Return the configuration for a corpus with ``n_tokens`` and a softmax over ``n_vocab`` words."""
         preset = preset_for(n_tokens) if self.preset is None else self.preset
-        base = PRESETS[preset] if isinstance(preset, str) else preset
-        names = ("n_layers", "cell_width", "state_width")
-        changes = {name: value for name in names if (value := getattr(self, name)) is not None}
-        lstm = replace(base.lstm, **changes)
+        presets = TRANSFORMERS if self.is_transformer else PRESETS
+        base = presets[preset] if isinstance(preset, str) else preset
+        fields = {
+            "n_layers": "n_layers",
+            "cell_width": "feed_forward_width" if self.is_transformer else "cell_width",
+            "state_width": "state_width",
+        }
+        changes = {field: value for name, field in fields.items() if (value := getattr(self, name)) is not None}
+        encoder = replace(base.encoder, **changes)
         if self.reads is None:
             words = base.words and replace(base.words, n_words=n_vocab)
-            return replace(base, lstm=lstm, words=words)
+            return replace(base, encoder=encoder, words=words)
         has_chars = self.reads != "words"
         return BiLmConfig(
             chars=(base.chars or CharCnnConfig()) if has_chars else None,
-            words=None if self.reads == "characters" else WordConfig(n_vocab, lstm.state_width),
-            lstm=lstm,
+            words=None if self.reads == "characters" else WordConfig(n_vocab, encoder.state_width),
+            encoder=encoder,
             alphabet="bytes" if has_chars else None,
         )
 

@@ -25,7 +25,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from elmo.config import BiLmConfig, n_parameters
+from elmo.config import BiLmConfig, TransformerConfig, n_parameters
 from elmo.errors import ConfigError, FormatError
 from elmo.storage.atomic import atomic_file, make_folder
 from elmo.storage.files import format_path, read_json
@@ -251,7 +251,10 @@ def make_plan(
 
 def _choose_optimizer(config: BiLmConfig, n_steps: int, max_rate: float | None) -> OptimizerOptions:
     """Return AdamW with a lower learning rate for a wider model and a longer warmup for a longer run."""
-    rate = 0.001 * math.sqrt(4096 / config.lstm.cell_width)
+    encoder = config.encoder
+    # a transformer as wide as the published one gets the rate of an LSTM as wide as the published one
+    cells = 8 * encoder.state_width if isinstance(encoder, TransformerConfig) else encoder.cell_width
+    rate = 0.001 * math.sqrt(4096 / cells)
     rate = round(min(max(rate, 0.0005), 0.004), 4)
     rate = rate if max_rate is None else min(rate, max_rate)
     warmup = min(2000, n_steps // 20)
@@ -384,16 +387,20 @@ def _effective(number: float, enough: float, half_life: float) -> float:
 
 def count_products(config: BiLmConfig, options: TrainOptions, *, n_vocab: int, distinct: float) -> float:
     """Count the multiplications per token in a forward pass; ``distinct`` is the share of distinct tokens."""
-    lstm = config.lstm
-    layer = 8 * lstm.cell_width * lstm.state_width + lstm.has_projection * lstm.cell_width * lstm.state_width
+    encoder, state = config.encoder, config.encoder.state_width
+    if isinstance(encoder, TransformerConfig):
+        # four projections, the feed-forward network, and attention to every token of the window
+        layer = 4 * state**2 + 2 * state * encoder.feed_forward_width + 2 * state * options.window
+    else:
+        layer = (8 + encoder.has_projection) * encoder.cell_width * state
     n_compared = options.cutoffs[0] if options.cutoffs else min(options.n_samples or n_vocab, n_vocab)
     n_directions = 2 if options.directions == "both" else 1
-    total = n_directions * (lstm.n_layers * layer + n_compared * lstm.state_width)
+    total = n_directions * (encoder.n_layers * layer + n_compared * state)
     if config.chars is not None:
         chars = config.chars
         weights = sum(width * count for width, count in chars.filters) * chars.char_width
         convolution = weights * chars.max_characters
-        above = 2 * chars.n_highway * chars.n_filters**2 + chars.n_filters * lstm.state_width
+        above = 2 * chars.n_highway * chars.width**2 + chars.n_filters * state
         total += n_directions * distinct * (convolution + above)
     return float(total)
 

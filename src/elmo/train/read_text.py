@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from elmo.errors import DataError, EncodingError, MissingExtraError
 from elmo.text.chinese import TokenizerGuess, guess_tokenizer, simplify
+from elmo.text.languages import LANGUAGES, detect_language
 from elmo.text.lines import (
     BLOCK_BYTES,
     Block,
@@ -38,8 +39,8 @@ from elmo.text.lines import (
     read_blocks,
     read_lines,
 )
-from elmo.text.reader import read_conllu
-from elmo.text.sentences import split_sentences
+from elmo.text.reader import read_conllu, report_split
+from elmo.text.sentences import SPLIT_SAMPLE, choose_split, split_sentences
 from elmo.text.tokenizers import Tokenizer, load_tokenizer
 from elmo.train.corpus import EOS, FIRST_WORD, map_array
 from elmo.train.options import CorpusOptions
@@ -244,7 +245,7 @@ def _read_words(
     if options.input_format == "conllu":
         pieces = _read_conllu(files, options.errors, tally, digests)
         first = list(itertools.islice(pieces, 1))
-        guess = guess_tokenizer(_decode_start(b" ".join(first[0][2]))) if first else None
+        guess = _guess_language(_decode_start(b" ".join(first[0][2]))) if first else None
         return (guess or _FALLBACK).tokenizer, itertools.chain(first, pieces)
     is_raw = options.input_format == "text"
     blocks = _read_blocks(files, _TEXT_BLOCK if is_raw else BLOCK_BYTES, options.errors, tally, digests)
@@ -260,7 +261,10 @@ def _read_words(
         except MissingExtraError as error:
             subject = f"{guess.reason}; the tokenizer {guess.tokenizer}"
             raise MissingExtraError(subject, extra=guess.tokenizer) from error
-    return tokenize.name, _tokenize(blocks, tokenize, split=options.has_splitting, processes=processes)
+    split = options.splitting
+    if split is None:
+        split, blocks = _choose_split(blocks, tokenize.name)
+    return tokenize.name, _tokenize(blocks, tokenize, split=split, processes=processes)
 
 
 def _read_blocks(
@@ -294,9 +298,36 @@ def _guess_tokenizer(blocks: Iterator[FileBlock]) -> tuple[TokenizerGuess, Itera
     first = []
     for k, block in itertools.islice(blocks, _LANGUAGE_BLOCKS):
         first.append((k, block))
-        if (guess := guess_tokenizer(_decode_start(block.data))) is not None:
+        if (guess := _guess_language(_decode_start(block.data))) is not None:
             return guess, itertools.chain(first, blocks)
     return _FALLBACK, itertools.chain(first, blocks)
+
+
+def _guess_language(text: str) -> TokenizerGuess | None:
+    """Guess the tokenizer from the script of a text and, if it has words separated by spaces, from its language."""
+    guess = guess_tokenizer(text)
+    if guess is None or guess.tokenizer != "en" or guess.is_fallback:
+        return guess
+    language = detect_language(text)
+    if language is None or language == "en":
+        return guess
+    if language in LANGUAGES:
+        return TokenizerGuess(language, f"the language of the text is {language}")
+    return TokenizerGuess("en", f"there are no tokenizer rules for {language}", is_fallback=True)
+
+
+def _choose_split(blocks: Iterator[FileBlock], language: str) -> tuple[bool, Iterator[FileBlock]]:
+    """Find from the beginning of the text whether lines are split. Also return an iterator over all blocks."""
+    first: list[FileBlock] = []
+    sample = ""
+    for item in blocks:
+        first.append(item)
+        sample += item[1].data.decode("utf-8", "surrogatepass")
+        if len(sample) > SPLIT_SAMPLE:
+            break
+    choice = choose_split(sample, language)
+    report_split(choice)
+    return choice.is_split, itertools.chain(first, blocks)
 
 
 def _decode_start(data: bytes) -> str:

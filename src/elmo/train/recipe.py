@@ -19,7 +19,15 @@ from elmo.errors import ConfigError, FormatError
 from elmo.formats import bundled_models
 from elmo.storage.atomic import atomic_file
 from elmo.storage.files import format_path, read_json
-from elmo.train.options import GENTLE, CorpusOptions, DropoutOptions, ModelShape, OptimizerOptions, TrainOptions
+from elmo.train.options import (
+    FOR_TRANSFORMERS,
+    GENTLE,
+    CorpusOptions,
+    DropoutOptions,
+    ModelShape,
+    OptimizerOptions,
+    TrainOptions,
+)
 
 FILE_NAME = "recipe.json"
 VERSION = 2
@@ -35,7 +43,7 @@ _CORPUS = _map_fields(
     "max_sentence errors processes",
     heldout_seed="seed",
 )
-_SHAPE = _map_fields("preset reads", layers="n_layers", cells="cell_width", width="state_width")
+_SHAPE = _map_fields("preset reads encoder", layers="n_layers", cells="cell_width", width="state_width")
 _OPTIMIZER = _map_fields(
     "learning_rate decay final_rate weight_decay momentum clip", optimizer="name", warmup="warmup_steps"
 )
@@ -128,7 +136,7 @@ class Recipe:
         elif shape != ModelShape(cell_width=shape.cell_width, state_width=shape.state_width):
             raise ConfigError(
                 "init_from: the run has the shape of the model, with more cells or a larger width if these are set; "
-                "do not set preset, reads or layers"
+                "do not set preset, reads, layers or encoder"
             )
         elif vocabulary is not None and not is_new:
             raise ConfigError("init_from: the run has the vocabulary of the model; set new_vocabulary to replace it")
@@ -161,9 +169,10 @@ class Recipe:
     def train_options(self) -> TrainOptions:
         """Return the options of the training loop. ``n_steps`` and others are adapted to the corpus later."""
         is_gentle = self.init_from is not None or "hours" in self.options
+        usual = FOR_TRANSFORMERS if self.shape().is_transformer else OptimizerOptions()
         changes = self.changes()
         parts = {
-            "optimizer": (GENTLE if is_gentle else OptimizerOptions()).changed(changes.pop("optimizer", {})),
+            "optimizer": (GENTLE if is_gentle else usual).changed(changes.pop("optimizer", {})),
             "dropout": replace(DropoutOptions(), **changes.pop("dropout", {})),
         }
         vocabulary = self.options.get("vocabulary")
@@ -202,12 +211,18 @@ class Recipe:
 
     def differences(self, other: Recipe) -> list[str]:
         """List the options that differ between two recipes, with both values, such as ``seed (default, not 4)``."""
-        mine, others = ({"texts": r.texts, **r.options} for r in (self, other))
+        mine, others = ({"texts": r.texts, **r._comparable_options()} for r in (self, other))
         return [
             f"{name} ({_format_value(mine.get(name))}, not {_format_value(others.get(name))})"
             for name in sorted({*mine, *others})
             if mine.get(name) != others.get(name)
         ]
+
+    def _comparable_options(self) -> dict[str, Any]:
+        """Return the options without a window that is the default of an LSTM, which earlier recipes do not contain."""
+        is_lstm = self.init_from is None and not self.shape().is_transformer  # that of another model is unknown here
+        is_default = is_lstm and self.options.get("window") == TrainOptions.window
+        return {name: value for name, value in self.options.items() if not (is_default and name == "window")}
 
     def write(self, folder: Path) -> None:
         """Write the recipe to the folder of a run."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from elmo.config import BiLmConfig
+from elmo.config import BiLmConfig, EncoderName, n_parameters
 from elmo.engine.matmul import has_bfloat16
 from elmo.errors import ConfigError, DataError, ElmoError
 from elmo.formats import native
@@ -21,6 +21,7 @@ from elmo.plots import training as curves
 from elmo.storage.files import format_path
 from elmo.text.lines import ErrorPolicy
 from elmo.text.reader import InputFormat
+from elmo.train.assessment import assess_model
 from elmo.train.corpus import Corpus
 from elmo.train.corpus_builder import build_corpus, n_cpus, reopen_corpus
 from elmo.train.distributed import Ranks, join_ranks
@@ -33,7 +34,7 @@ from elmo.train.initial_weights import (
     warn_of_lost_direction,
 )
 from elmo.train.log import Stopwatch, TensorBoard
-from elmo.train.loop import OnReport, StepReport, Trainer
+from elmo.train.loop import OnReport, OnStage, StepReport, Trainer, TrainingProgress
 from elmo.train.options import (
     GENTLE,
     MAX_SENTENCE,
@@ -51,6 +52,7 @@ from elmo.train.recipe import FILE_NAME, Recipe
 from elmo.train.run_folder import RunFolder, export_model
 
 EPOCHS = 10.0  # as in the ELMo paper
+TRANSFORMER_WINDOW, TRANSFORMER_ROWS = 128, 20
 EVALUATE_TOKENS = 1 << 16  # enough to compare checkpoints
 _log = logging.getLogger(__name__)
 
@@ -74,6 +76,7 @@ def train_bilm(
     vocabulary: int | str | Path | None = None,
     preset: Preset | BiLmConfig | None = None,
     reads: ReadsWhat | None = None,
+    encoder: EncoderName | None = None,
     layers: int | None = None,
     cells: int | None = None,
     width: int | None = None,
@@ -104,7 +107,7 @@ def train_bilm(
     weight_drop: float = 0.0,
     variational: bool = False,
     batch_size: int | None = None,
-    window: int = 20,
+    window: int | None = None,
     accumulate: int = 1,
     precision: PrecisionChoice = "float32",
     seed: int = 0,
@@ -118,6 +121,7 @@ def train_bilm(
     tensorboard: bool = False,
     on_report: OnReport | None = None,
     on_progress: OnProgress | None = None,
+    on_stage: OnStage | None = None,
 ) -> Path:
     """Train a biLM on text and write it, with softmax, vocabulary and warm state, to the new folder ``out``.
 
@@ -129,7 +133,7 @@ def train_bilm(
         texts: Files, globs or folders of text; ``-`` is stdin.
         out: New folder for the model.
         input_format: Format of the text: raw text, tokens separated by spaces, or CoNLL-U.
-        tokenizer: Tokenizer for raw text; auto chooses zh for Chinese and en for other text.
+        tokenizer: Tokenizer for raw text; auto detects the language of the text.
         errors: What to do with bytes that are not UTF-8: stop, replace them, skip the line, or keep them as surrogate
             escapes.
         heldout: Sentences to hold out: a share, such as 0.05, or a number, such as 500. Default: about 1%.
@@ -139,15 +143,16 @@ def train_bilm(
         keep_order: Read the text in order instead of in shuffled blocks.
         blank_lines: Keep blank lines as sentences without words.
         simplified: Convert Chinese text to simplified characters, in training and whenever the model is used.
-        split: Split lines of raw text into sentences. Default: yes.
+        split: Split lines of raw text into sentences. Default: if they are paragraphs.
         max_sentence: Maximum number of words in a sentence; longer sentences are split.
         vocabulary: Number of words to predict, or a file with one word per line. Default: 50000.
         preset: Size of the model; small, medium and original are published sizes. Default: depends on the size of
             the text.
         reads: Whether the model reads characters, words or both. Default: characters.
-        layers: Number of LSTM layers. Default: as in the preset.
-        cells: Number of LSTM cells per layer and direction. Default: as in the preset, or as in the model to start
-            from, which a larger number grows.
+        encoder: Kind of the layers above the token layer. Default: lstm.
+        layers: Number of LSTM or transformer layers. Default: as in the preset.
+        cells: Number of LSTM cells, or of hidden units of a transformer, per layer and direction. Default: as in the
+            preset, or as in the model to start from, which a larger number grows.
         width: Width of the vectors of each direction. Default: as in the preset, or as in the model to start from,
             which a larger number grows.
         tied: Share the softmax weights with the input word vectors.
@@ -160,28 +165,30 @@ def train_bilm(
         n_steps: Number of optimizer steps, instead of ``epochs``.
         samples: Number of words sampled for the softmax in each step; 0 uses all words. Default: 8192.
         adaptive: Use an adaptive softmax whose clusters end at these word ranks.
-        optimizer: Optimizer. Default: adagrad, or adamw when starting from a model or if hours is set.
+        optimizer: Optimizer. Default: adagrad, or adamw for a transformer, when starting from a model, or if hours is
+            set.
         learning_rate: Learning rate. Default: 0.2 for adagrad, 0.001 for adamw, 1 for sgd; if hours is set,
             it depends on the size of the model.
         warmup: Number of steps over which the learning rate rises to its maximum. Default: 0, or 100 when starting
-            from a model; if hours is set, it depends on the number of steps.
+            from a model, or at most 500 for a transformer; if hours is set, it depends on the number of steps.
         decay: How the learning rate decreases after the warmup. Default: none, or cosine if hours is set.
         final_rate: Final learning rate, as a share of the maximum. Default: 0, or 0.01 if hours is set.
         weight_decay: Weight decay of adamw and sgd.
         momentum: Momentum of sgd.
         clip: Maximum norm of the gradients; larger gradients are scaled down.
         loss_scale: Factor by which the loss is multiplied; bilm-tf uses 20.
-        window_resets: Share of windows that start from a zero state; bilm-tf uses 0.
+        window_resets: Share of windows that start from a zero state; bilm-tf uses 0. A transformer has no state.
         sentence_resets: Share of sentences that start from a zero state.
         dropout: Dropout rate for the input of each layer. Default: 0.1; if hours is set, more for a small text.
         input_dropout: Dropout rate for the input of the first layer. Default: the same as dropout.
         output_dropout: Dropout rate for the input of the softmax. Default: the same as dropout.
         word_dropout: Dropout rate for whole words.
-        weight_drop: Dropout rate for the recurrent (state-to-state) weights.
+        weight_drop: Dropout rate for the recurrent (state-to-state) weights, or for the attention of a transformer.
         variational: Use the same dropout mask for all tokens of a row in a window.
-        batch_size: Number of rows: parts of the text that are read in parallel. Default: 128, or fewer for a
-            small text.
+        batch_size: Number of rows: parts of the text that are read in parallel. Default: 128, or 20 for a transformer,
+            or fewer for a small text.
         window: Number of tokens that each row reads in a step; gradients are propagated only within these tokens.
+            Default: 20, or 128 for a transformer.
         accumulate: Number of parts into which each batch is split, to save memory; their gradients are summed.
         precision: Number type of the matrix products. bfloat16 is faster on CPUs that support it; auto uses bfloat16
             there and float32 elsewhere.
@@ -198,10 +205,11 @@ def train_bilm(
         tensorboard: Also write TensorBoard files.
         on_report: Function that is called with each ``StepReport``.
         on_progress: Function that is called with the ``BuildProgress`` of the corpus.
+        on_stage: Function that is called with a ``TrainingProgress`` when a stage begins and after each step.
     """
     values = dict(locals())  # only the parameters, because this is the first statement
     defaults = {name: parameter.default for name, parameter in inspect.signature(train_bilm).parameters.items()}
-    runtime = ("texts", "out", "tensorboard", "on_report", "on_progress")
+    runtime = ("texts", "out", "tensorboard", "on_report", "on_progress", "on_stage")
     if precision == "auto":  # resolved before the run is described: a run never changes its precision
         values["precision"] = "bfloat16" if has_bfloat16() and str(device) == "cpu" else "float32"
     options = {name: value for name, value in values.items() if name not in runtime and value != defaults[name]}
@@ -212,6 +220,7 @@ def train_bilm(
         tensorboard=tensorboard,
         on_report=on_report,
         on_progress=on_progress,
+        on_stage=on_stage,
     )
 
 
@@ -221,6 +230,7 @@ def resume_bilm(
     tensorboard: bool = False,
     on_report: OnReport | None = None,
     on_progress: OnProgress | None = None,
+    on_stage: OnStage | None = None,
 ) -> Path:
     """Resume an interrupted run with its original text and options.
 
@@ -229,6 +239,7 @@ def resume_bilm(
         tensorboard: Also write TensorBoard files.
         on_report: Function that is called with each ``StepReport``.
         on_progress: Function that is called with the ``BuildProgress`` of the corpus.
+        on_stage: Function that is called with a ``TrainingProgress`` when a stage begins and after each step.
     """
     folder = RunFolder(out)
     recipe = folder.read_recipe()
@@ -236,7 +247,13 @@ def resume_bilm(
         path = format_path(folder.path / FILE_NAME)
         raise DataError(f"cannot resume {format_path(out)}: there is no run with this output; found no {path}")
     return _run(
-        recipe, Path(out), is_resumed=True, tensorboard=tensorboard, on_report=on_report, on_progress=on_progress
+        recipe,
+        Path(out),
+        is_resumed=True,
+        tensorboard=tensorboard,
+        on_report=on_report,
+        on_progress=on_progress,
+        on_stage=on_stage,
     )
 
 
@@ -248,6 +265,7 @@ def _run(
     tensorboard: bool,
     on_report: OnReport | None,
     on_progress: OnProgress | None,
+    on_stage: OnStage | None,
 ) -> Path:
     folder = RunFolder(out)
     reporters: list[OnReport] = [TensorBoard(folder.path / "tensorboard")] if tensorboard else []
@@ -262,9 +280,14 @@ def _run(
     with _use_threads(recipe.options.get("threads")), join_ranks(device=device) as ranks, ExitStack() as stack:
         if _is_finished(recipe, folder, ranks, stack, is_resumed=is_resumed):
             return out
+        if not ranks.is_first:
+            on_stage = None
+        enter = on_stage or (lambda _: None)
+        enter(TrainingProgress("read"))
         model = _load_model(recipe)
         corpus = _load_corpus(recipe, model, folder, ranks, is_resumed=is_resumed, on_progress=on_progress)
-        options = _fit_to_corpus(recipe, corpus)
+        is_transformer = recipe.shape().is_transformer if model is None else model.config.encoder_name == "transformer"
+        options = _fit_to_corpus(recipe, corpus, is_transformer=is_transformer)
         initial = None
         if model is not None:
             # an adaptive softmax cannot share the word vectors
@@ -280,21 +303,33 @@ def _run(
                 cell_width=shape.cell_width,
                 state_width=shape.state_width,
             )
+        if recipe.options.get("hours") is not None:
+            enter(TrainingProgress("plan"))
         config, options = _plan_run(recipe, corpus, options, initial, folder=folder.path, ranks=ranks)
         if corpus.is_simplified and config.chars is not None:
             config = replace(config, alphabet="simplified")
         with Trainer(corpus, config, options, folder.path, ranks=ranks, initial=initial) as trainer:
             model = initial = None  # frees memory: the trainer has copied the weights
             reporters.insert(0, Stopwatch(folder.path))
-            trainer.run(report_to_all if ranks.is_first else None)
+            trainer.run(report_to_all if ranks.is_first else None, on_stage)
+            enter(TrainingProgress("write", options.n_steps, options.n_steps))
             # the other ranks wait, so that torchrun restarts all of them if rank 0 fails
             with ranks.first_one_first():
                 if ranks.is_first:
                     curves.write_curves(folder.path)
                     # the model is written last: if it exists, the run is complete
-                    native.write(export_model(trainer, tokenizer=corpus.tokenizer), out)
+                    exported = export_model(trainer, tokenizer=corpus.tokenizer)
+                    native.write(exported, out)
                     _log.info("wrote %s", format_path(out))
+                    _log_assessment(exported)
     return out
+
+
+def _log_assessment(model: Pretrained) -> None:
+    n_words = None if model.vocab is None else len(model.vocab)
+    assessment = assess_model(model.metadata, n_words=n_words, n_weights=n_parameters(model.config))
+    for title, line in ({} if assessment is None else assessment.lines).items():
+        _log.info("%s: %s", title, line)
 
 
 @contextmanager
@@ -337,6 +372,7 @@ def _load_model(recipe: Recipe) -> Pretrained | None:
     if recipe.init_from is None:
         return None
     model, shape = load(recipe.init_from), recipe.shape()
+    model.check_unaligned("train")
     is_tied = bool(recipe.options.get("tied"))
     check_trainable(model, is_tied=is_tied, cell_width=shape.cell_width, state_width=shape.state_width)
     if recipe.is_simplified and model.config.alphabet != "simplified":
@@ -378,9 +414,15 @@ def _load_corpus(
     return ranks.share_corpus(folder.corpus, open_or_build)
 
 
-def _fit_to_corpus(recipe: Recipe, corpus: Corpus) -> TrainOptions:
+def _fit_to_corpus(recipe: Recipe, corpus: Corpus, *, is_transformer: bool) -> TrainOptions:
     """Return the options of the training loop. Options that the user did not set depend on the size of the corpus."""
     options, chosen = recipe.train_options(), recipe.changes()
+    if is_transformer:  # few sentences are cut by long windows; a step has as many tokens as usual
+        options = replace(
+            options,
+            window=chosen.get("window", TRANSFORMER_WINDOW),
+            batch_size=chosen.get("batch_size", TRANSFORMER_ROWS),
+        )
     if corpus.n_given is not None:
         options = replace(options, n_vocab=corpus.n_given)
     batch_size, accumulation_steps = options.batch_size, options.accumulation_steps
@@ -393,6 +435,9 @@ def _fit_to_corpus(recipe: Recipe, corpus: Corpus) -> TrainOptions:
     if "n_steps" not in chosen:
         epochs = recipe.options.get("epochs", EPOCHS)
         n_steps = max(1, math.ceil(epochs * (len(corpus.train) / (batch_size * options.window))))
+    if is_transformer and recipe.init_from is None and "warmup" not in recipe.options:
+        warmup = min(options.optimizer.warmup_steps, max(1, n_steps // 10))
+        options = replace(options, optimizer=replace(options.optimizer, warmup_steps=warmup))
     every = max(1, min(1000, n_steps // 10))
     fitted: dict[str, int] = {"evaluate_every": every, "checkpoint_every": every, "log_every": max(1, min(50, every))}
     if "heldout_file" not in recipe.options:

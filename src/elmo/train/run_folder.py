@@ -6,6 +6,7 @@ options raises an error and changes nothing. The recipe always matches the corpu
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -26,6 +27,7 @@ from elmo.formats.pretrained import Pretrained, SoftmaxWeights
 from elmo.model.bilm import BiLm
 from elmo.storage.atomic import hold_lock, make_folder, sync
 from elmo.storage.files import format_path
+from elmo.text.languages import LANGUAGES, detect_language
 from elmo.text.lines import expand_paths
 from elmo.text.tokenizers import Tokens
 from elmo.train.checkpoint import Checkpoints
@@ -183,8 +185,10 @@ def export_model(trainer: Trainer, *, tokenizer: str) -> Pretrained:
         softmax=_softmax_weights({name: value.float() for name, value in weights.items()}),
         metadata={
             "tokenizer": tokenizer,
+            "language": _find_language(trainer.corpus, tokenizer),
             "training": {
                 "tokens": trainer.corpus.n_tokens,
+                "tokens_read": trainer.step * trainer.options.batch_size * trainer.options.window,
                 "steps": trainer.step,
                 "best_step": step,
                 "heldout_perplexity": trainer.best,
@@ -193,13 +197,22 @@ def export_model(trainer: Trainer, *, tokenizer: str) -> Pretrained:
         },
     )
     sentences = _heldout_sentences(trainer.corpus)
-    model = replace(model, warm=compute_warm_state(Engine(bilm, model.indexer()), sentences))
+    if not bilm.has_positions:  # a transformer keeps no state
+        model = replace(model, warm=compute_warm_state(Engine(bilm, model.indexer()), sentences))
     try:
         elmo, tokens = Elmo(model, tokenizer="whitespace"), map(Tokens.from_words, sentences)
         similarity = compute_similarity_statistics(elmo, tokens, max_tokens=_CALIBRATION_TOKENS)
     except DataError:  # the held-out text is too short
         return model
     return replace(model, similarity=similarity)
+
+
+def _find_language(corpus: Corpus, tokenizer: str) -> str | None:
+    """Return the language of the tokenizer, or else detect that of the held-out text."""
+    code = tokenizer.removeprefix("spacy:")
+    if code != "en" and (code == "zh" or code in LANGUAGES):
+        return code
+    return detect_language(" ".join(itertools.chain.from_iterable(_heldout_sentences(corpus))))
 
 
 def has_written(model: Pretrained, checkpoints: Checkpoints) -> bool:

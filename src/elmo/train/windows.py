@@ -52,16 +52,23 @@ class Direction:
         inputs: (batch, time) Type ids to read.
         targets: (batch, time) Type ids to predict.
         resets: (batch, time) True where the state is set to zero before the token. None if there are no resets.
+        positions: (batch, time) Position of each input in its sentence, which transformers need; ``<S>`` has 0.
     """
 
     inputs: Ids
     targets: Ids
     resets: NDArray[np.bool_] | None = None
+    positions: Ids | None = None
 
     def select_rows(self, rows: slice) -> Direction:
         """Return the inputs and targets of some rows."""
         resets = None if self.resets is None else self.resets[rows]
-        return Direction(self.inputs[rows], self.targets[rows], resets)
+        positions = None if self.positions is None else self.positions[rows]
+        return Direction(self.inputs[rows], self.targets[rows], resets, positions)
+
+    def sentence_numbers(self) -> Ids:
+        """Number the sentences of each row, (batch, time). The first one may have begun in an earlier window."""
+        return np.cumsum((self.inputs == BOS) | (self.inputs == EOS), axis=1)
 
 
 @dataclass(frozen=True)
@@ -114,6 +121,7 @@ class Windows:
         rows: Rows to read. By default, all rows.
         block_tokens: Size of the blocks that are shuffled. By default, a thousandth of the text, but at least 64 and
             at most 2048 tokens.
+        has_positions: Whether windows contain the positions of their inputs.
     """
 
     def __init__(
@@ -125,6 +133,7 @@ class Windows:
         seed: int | None,
         rows: slice | None = None,
         block_tokens: int | None = None,
+        has_positions: bool = False,
     ) -> None:
         if window < 1:
             raise ConfigError(f"window must be at least 1; found {window}")
@@ -136,8 +145,9 @@ class Windows:
             raise ConfigError(f"rows must contain at least one of the {batch_size} rows of the batch; found {rows}")
         self._total = len(stream)
         self._chunk_windows = max(1, min(_CHUNK_TOKENS, len(stream) // batch_size) // window)
+        self._has_positions = has_positions
         self._chunk = -1
-        self._arrays: list[Ids] = []  # inputs and targets of the current chunk, see ``both_directions``
+        self._arrays: list[Ids] = []  # of the current chunk, see ``both_directions`` and ``both_positions``
 
     def n_windows(self, epoch: int) -> int:
         """Return the number of windows that begin in an epoch. It may differ by one between epochs."""
@@ -154,10 +164,15 @@ class Windows:
             self._chunk = number // self._chunk_windows
             self._arrays = self._build_chunk(self._chunk * self._chunk_windows * self.window)
         start = number % self._chunk_windows * self.window
-        forward_in, forward_out, backward_in, backward_out = (
+        forward_in, forward_out, backward_in, backward_out, *positions = (
             array[:, start : start + self.window].copy() for array in self._arrays
         )
-        return Window(Direction(forward_in, forward_out), Direction(backward_in, backward_out), self._position(number))
+        forward, backward = positions or (None, None)
+        return Window(
+            Direction(forward_in, forward_out, positions=forward),
+            Direction(backward_in, backward_out, positions=backward),
+            self._position(number),
+        )
 
     def read(self, start: tuple[int, int] = (0, 0)) -> Iterator[Window]:
         """Yield the windows from position ``start`` on, epoch after epoch, endlessly."""
@@ -195,7 +210,9 @@ class Windows:
             length += sum(map(len, sentences))
             pieces += sentences
         index = np.array(offsets)[:, None] + np.arange(n_tokens)
-        return [array[index] for array in both_directions(np.concatenate(pieces).astype(np.int64))]
+        stream = np.concatenate(pieces).astype(np.int64)
+        arrays = (*both_directions(stream), *(both_positions(stream) if self._has_positions else ()))
+        return [array[index] for array in arrays]
 
     def _sentences(self, row: int, start: int, end: int, guess: int) -> tuple[list[NDArray[np.uint32]], int]:
         """Return the sentences that contain the tokens ``start`` to ``end`` of a row, and the offset of ``start``."""
@@ -234,6 +251,40 @@ def both_directions(stream: Ids) -> tuple[Ids, Ids, Ids, Ids]:
     backward_targets = stream[mirrored - 1]
     backward_targets[ends] = BOS
     return forward_inputs, stream, backward_inputs, backward_targets
+
+
+def both_positions(stream: Ids) -> tuple[Ids, Ids]:
+    """Return the positions of forward inputs and backward inputs in their sentences, each (time,)."""
+    ends = np.flatnonzero(stream == EOS)
+    lengths = np.diff(ends, prepend=-1)
+    forward = np.arange(len(stream)) - np.repeat(ends + 1 - lengths, lengths)
+    return forward, np.repeat(lengths, lengths) - forward
+
+
+def sentence_windows(stream: NDArray[np.uint32], *, max_tokens: int) -> Iterator[Window]:
+    """Yield windows that read every sentence of the stream once, from its start to its end, each in a row.
+
+    A window has sentences of similar length: at most ``max_tokens`` tokens with padding, or one longer sentence.
+    """
+    ends = np.flatnonzero(stream == EOS)
+    lengths = np.diff(ends, prepend=-1)
+    order = np.argsort(-lengths, kind="stable")
+    first = number = 0
+    while first < len(order):
+        longest = int(lengths[order[first]])
+        selected = order[first : first + max(1, max_tokens // longest)]
+        mask = np.arange(longest) < lengths[selected][:, None]
+        tokens = np.concatenate([stream[ends[k] + 1 - lengths[k] : ends[k] + 1] for k in selected]).astype(np.int64)
+        padded = []
+        for array, fill in zip(
+            (*both_directions(tokens), *both_positions(tokens)), (BOS, EOS, EOS, BOS, 0, 0), strict=True
+        ):
+            rows = np.full(mask.shape, fill, dtype=np.int64)
+            rows[mask] = array
+            padded.append(rows)
+        forward, backward = Direction(*padded[:2], positions=padded[4]), Direction(*padded[2:4], positions=padded[5])
+        yield Window(forward, backward, Position(0, number), mask)
+        first, number = first + len(selected), number + 1
 
 
 def evaluation_windows(stream: NDArray[np.uint32], *, batch_size: int, window: int) -> Iterator[Window]:

@@ -95,28 +95,42 @@ class StateDict:
 def open_state_dict(path: Path) -> StateDict:
     """Find every tensor in a file written by ``torch.save(module.state_dict(), path)``, without reading it."""
     subject = format_path(path)
-    with open_regular(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        head = file.read(MAX_BYTES)
-        if head.startswith(b"PK\3\4"):
-            calls, storages = _read_zip(file, size, subject)
-        elif head.startswith(_STREAM_START):
-            calls, storages = _read_stream(file, head, size, subject)
-        else:
-            start = "an empty file" if not head else f"{head[:8]!r}"
-            raise FormatError(f"{subject}: expected a file written by torch.save, found {start}")
-    tensors: dict[str, StoredTensor] = {}
-    for name, call in calls.items():
-        try:
-            tensors[name] = _tensor(call.arguments, storages)
-        except ValueError as error:
-            raise FormatError(f"{subject}: cannot read the tensor {name!r:.80}: {error}") from error
+    values, storages = read_saved(path)
+    if not isinstance(values, dict):
+        raise FormatError(f"{subject}: expected a state dict, found another value")
+    tensors = {name: find_tensor(value, storages, name=name, subject=subject) for name, value in values.items()}
     _refuse_overlaps(tensors, subject)
     return StateDict(path, tensors)
 
 
-def _read_zip(file: BinaryIO, size: int, subject: str) -> tuple[dict[str, CallRecord], dict[str, ByteRange]]:
-    """Return the calls that create the tensors, by name, and the position of each storage."""
+def find_tensor(value: Any, storages: Mapping[str, ByteRange], *, name: str, subject: str) -> StoredTensor:
+    """Return the position of a tensor, from the record of the call that creates it."""
+    call = _tensor_call(value)
+    if call is None:
+        raise FormatError(f"{subject}: {name!r:.80}: expected a tensor, found another value")
+    try:
+        return _tensor(call.arguments, storages)
+    except ValueError as error:
+        raise FormatError(f"{subject}: cannot read the tensor {name!r:.80}: {error}") from error
+
+
+def read_saved(path: Path, limits: PickleLimits | None = None) -> tuple[Any, dict[str, ByteRange]]:
+    """Return the value in a file written by ``torch.save``, with records of calls, and the position of each storage."""
+    limits = limits or PickleLimits()
+    subject = format_path(path)
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        head = file.read(limits.max_bytes)
+        if head.startswith(b"PK\3\4"):
+            return _read_zip(file, size, subject, limits)
+        if head.startswith(_STREAM_START):
+            return _read_stream(file, head, size, subject, limits)
+    start = "an empty file" if not head else f"{head[:8]!r}"
+    raise FormatError(f"{subject}: expected a file written by torch.save, found {start}")
+
+
+def _read_zip(file: BinaryIO, size: int, subject: str, limits: PickleLimits) -> tuple[Any, dict[str, ByteRange]]:
+    """Return the pickled value, and the position of each storage."""
     try:
         entries = read_zip_entries(file, size)
     except ValueError as error:
@@ -126,24 +140,25 @@ def _read_zip(file: BinaryIO, size: int, subject: str) -> tuple[dict[str, CallRe
         raise FormatError(f"{subject}: expected one data.pkl in the zip file, found {len(roots)}")
     pickled = entries[f"{roots[0]}/data.pkl"]
     order = entries.get(f"{roots[0]}/byteorder", ByteRange(0, 0))
-    if pickled.size > MAX_BYTES:
-        raise FormatError(f"{subject}: expected a data.pkl of at most {MAX_BYTES} bytes, found {pickled.size}")
+    if pickled.size > limits.max_bytes:
+        raise FormatError(f"{subject}: expected a data.pkl of at most {limits.max_bytes} bytes, found {pickled.size}")
     file.seek(order.position)
     if order.size and file.read(min(order.size, 16)) != b"little":
         raise FormatError(f"{subject}: expected little-endian numbers, found another byte order")
     file.seek(pickled.position)
-    values, _ = read_pickle(file.read(pickled.size), 0, subject=subject)
+    values, _ = read_pickle(file.read(pickled.size), 0, subject=subject, allowed=limits.allowed)
     start = f"{roots[0]}/data/"
     storages = {name.removeprefix(start): entry for name, entry in entries.items() if name.startswith(start)}
-    return _calls(values, subject), storages
+    _check_values(values, subject)
+    return values, storages
 
 
 def _read_stream(
-    file: BinaryIO, head: bytes, size: int, subject: str
-) -> tuple[dict[str, CallRecord], dict[str, ByteRange]]:
+    file: BinaryIO, head: bytes, size: int, subject: str, limits: PickleLimits
+) -> tuple[Any, dict[str, ByteRange]]:
     """Return the same as ``_read_zip``, for a file of torch before 1.6.
 
-    Such a file has five pickles (magic number, version, system information, the state dict, the keys of the
+    Such a file has five pickles (magic number, version, system information, the value, the keys of the
     storages), followed by the storages. Each storage consists of its length in eight bytes and its numbers, always
     little-endian.
     """
@@ -152,10 +167,10 @@ def _read_stream(
     if version != _STREAM_VERSION:
         raise FormatError(f"{subject}: the version of torch's old file layout must be {_STREAM_VERSION}; found another")
     _, position = read_pickle(head, position, subject=subject)
-    values, position = read_pickle(head, position, subject=subject)
-    calls = _calls(values, subject)
+    values, position = read_pickle(head, position, subject=subject, allowed=limits.allowed)
+    _check_values(values, subject)
     keys, position = read_pickle(head, position, subject=subject)
-    sizes = _number_sizes(calls)
+    sizes = _number_sizes(values.values() if isinstance(values, dict) else [values])
     if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys) or set(keys) - set(sizes):
         raise FormatError(
             f"{subject}: expected only the keys of the {len(sizes)} storages that tensors use, found others"
@@ -172,28 +187,31 @@ def _read_stream(
             )
         storages[key] = ByteRange(position + 8, length)
         position += 8 + length
-    return calls, storages
+    return values, storages
 
 
-def _calls(values: Any, subject: str) -> dict[str, CallRecord]:
-    """Return the calls that create a state dict's tensors, by name; a parameter wraps a tensor."""
-    if not isinstance(values, dict):
-        raise FormatError(f"{subject}: expected a state dict, found another value")
-    calls: dict[str, CallRecord] = {}
-    for name, value in values.items():
-        call = value
-        if isinstance(call, CallRecord) and call.function == "torch._utils._rebuild_parameter" and call.arguments:
-            call = call.arguments[0]
-        if not isinstance(call, CallRecord) or not call.function.startswith("torch._utils._rebuild_tensor"):
-            raise FormatError(f"{subject}: {name!r:.80}: expected a tensor, found another value")
-        calls[name] = call
-    return calls
+def _check_values(values: Any, subject: str) -> None:
+    """Raise ``FormatError`` for values other than a dict of tensors or the record of a single value."""
+    if isinstance(values, dict):
+        for name, value in values.items():
+            if _tensor_call(value) is None:
+                raise FormatError(f"{subject}: {name!r:.80}: expected a tensor, found another value")
+    elif not isinstance(values, CallRecord | StateRecord):
+        raise FormatError(f"{subject}: expected a state dict or a tensor, found another value")
 
 
-def _number_sizes(calls: Mapping[str, CallRecord]) -> dict[str, int]:
+def _tensor_call(value: Any) -> CallRecord | None:
+    """Return the call that creates a tensor, which a parameter wraps; None if the value is no tensor."""
+    if isinstance(value, CallRecord) and value.function == "torch._utils._rebuild_parameter" and value.arguments:
+        value = value.arguments[0]
+    is_tensor = isinstance(value, CallRecord) and value.function.startswith("torch._utils._rebuild_tensor")
+    return value if is_tensor else None
+
+
+def _number_sizes(values: Iterable[Any]) -> dict[str, int]:
     """Return the bytes per number in each storage that the tensors use."""
     sizes: dict[str, int] = {}
-    for call in calls.values():
+    for call in filter(None, map(_tensor_call, values)):
         match call.arguments:
             case (PersistentId(target=("storage", GlobalName(name=name), str(key), *_)), *_) if name in _DTYPES:
                 sizes[key] = _DTYPES[name][1]
@@ -336,6 +354,14 @@ ALLOWED = frozenset(
 )
 
 
+@dataclass(frozen=True)
+class PickleLimits:
+    """What a pickle may contain: the total size of the pickles in a file, and the names that they may refer to."""
+
+    max_bytes: int = MAX_BYTES
+    allowed: frozenset[str] = ALLOWED
+
+
 # A pickle can nest records to any depth, so records are never compared or printed.
 @dataclass(frozen=True, eq=False, repr=False)
 class GlobalName:
@@ -353,24 +379,32 @@ class CallRecord:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
+class StateRecord:
+    """A call whose result is then given a state that is a tuple, such as a NumPy array."""
+
+    call: CallRecord
+    state: tuple[Any, ...]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class PersistentId:
     """A persistent id: torch's reference to a storage outside the pickle."""
 
     target: Any
 
 
-def read_pickle(data: bytes, start: int, *, subject: str) -> tuple[Any, int]:
-    """Return the value of the pickle at ``start`` and the position of its end."""
+def read_pickle(data: bytes, start: int, *, subject: str, allowed: frozenset[str] = ALLOWED) -> tuple[Any, int]:
+    """Return the value of the pickle at ``start`` and the position of its end; ``allowed`` are the names it may use."""
     file = io.BytesIO(data)
     file.seek(start)
     try:
-        return _interpret(file), file.tell()
+        return _interpret(file, allowed), file.tell()
     # a name with an invalid escape makes pickletools warn; the warning may be turned into an error
     except (ValueError, DeprecationWarning) as error:
         raise FormatError(f"{subject}: not a valid pickled state dict: {format_error(error)}") from error
 
 
-def _interpret(file: io.BytesIO) -> Any:
+def _interpret(file: io.BytesIO, allowed: frozenset[str]) -> Any:
     """Return the value of a pickle; it consists of plain Python values and the records defined above."""
     stack: list[Any] = []
     below: list[list[Any]] = []  # one stack per open mark
@@ -413,7 +447,7 @@ def _interpret(file: io.BytesIO) -> Any:
                     raise ValueError(f"memo index {argument} was never set")
                 stack.append(memo[argument])
             case "GLOBAL":
-                stack.append(_parse_global(file.getbuffer()[position + 1 : file.tell()]))
+                stack.append(_parse_global(file.getbuffer()[position + 1 : file.tell()], allowed))
             case "APPEND" | "APPENDS":
                 if not stack or not isinstance(stack[-1], list):
                     raise ValueError("items are appended to a value that is not a list")
@@ -442,6 +476,8 @@ def _build_value(name: str, argument: Any, operands: list[Any]) -> Any:
             return {}
         case "REDUCE":
             return _record_call(*operands)
+        case "BUILD" if isinstance(operands[0], CallRecord) and isinstance(operands[1], tuple):
+            return StateRecord(operands[0], operands[1])
         case "BUILD":  # the attributes of a state dict are module versions, which do not affect the weights
             if not all(isinstance(operand, dict) for operand in operands):
                 raise ValueError("attributes are set on a value that is not a dict")
@@ -456,10 +492,10 @@ _N_OPERANDS = {"STOP": 1, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3, "BINPUT": 1, "L
                "BUILD": 2, "BINPERSID": 1, "APPEND": 1, "SETITEM": 2}  # fmt: skip
 
 
-def _parse_global(raw: memoryview) -> GlobalName:
+def _parse_global(raw: memoryview, allowed: frozenset[str]) -> GlobalName:
     """Return the name in the argument of a GLOBAL opcode: a line with the module and a line with the name."""
     name = str(raw[:-1], "ascii", "replace").replace("\n", ".")
-    if name not in ALLOWED:
+    if name not in allowed:
         raise ValueError(f"the name {name!r:.80} is not allowed in a state dict")
     return GlobalName(name)
 
