@@ -16,6 +16,7 @@ from elmo.tasks.data.examples import (
     Location,
     Predicate,
     Question,
+    SourceText,
     Span,
     TaggedSentence,
     TextPair,
@@ -27,6 +28,7 @@ from elmo.tasks.kinds.registry import read_examples
 from elmo.tasks.kinds.roles import PredictedRoles
 from elmo.tasks.kinds.similarity import PredictedScore
 from elmo.tasks.kinds.tagging import PredictedTags
+from elmo.tasks.kinds.translation import PredictedTranslation
 from elmo.tasks.output import SUFFIXES, check_output, to_record, write_predictions
 
 WORDS = ("They", "lent\N{NO-BREAK SPACE}out", "河岸", "cash", "and", "left")
@@ -52,6 +54,13 @@ ASKED: dict[str, tuple[list[Any], list[Any]]] = {
         [Document("d; part 002", (("Ann", "lends", "her", "cash"), ("She",)), None, ("A", "A", "A", "A", "B"))],
         [PredictedClusters(((Span(0, 1), Span(2, 3), Span(4, 5)),), ((0.9, 0.8, 0.7),))],
     ),
+    "translation": (
+        [SourceText(WORDS, "Sie verliehen Geld."), SourceText((), None)],
+        [
+            PredictedTranslation("Sie gehen", ("▁Sie", "▁gehen"), ((0.75, 0.25, 0, 0, 0, 0), (0, 0, 0, 0, 0, 1)), -0.5),
+            PredictedTranslation("", (), (), 0.0),
+        ],
+    ),
 }
 
 
@@ -74,6 +83,7 @@ def test_json_lines_have_predictions_and_known_gold_answers_of_every_kind(kind: 
         "entailment": "yes",
         "similarity": 4.0,
         "answers": ["The Bank"],
+        "translation": "Sie verliehen Geld.",
         "roles": [{"start": 0, "end": 1, "role": "A0"}],
     }
     assert [row["gold"] for row in rows if "gold" in row] == ([gold[kind]] if kind in gold else [])
@@ -118,6 +128,13 @@ def test_clusters_are_read_back_with_name_and_speakers(tmp_path: Path) -> None:
 
 def test_answers_are_written_in_the_format_of_squad(tmp_path: Path) -> None:
     assert json.loads(write("answers", tmp_path / "p.json").read_text()) == {"q1": "Bank"}
+
+
+def test_translations_are_written_as_one_line_per_text(tmp_path: Path) -> None:
+    assert write("translation", tmp_path / "p.txt").read_text(encoding="utf-8") == "Sie gehen\n\n"
+    rows = [json.loads(line) for line in write("translation", tmp_path / "p.jsonl").read_text("utf-8").splitlines()]
+    assert rows[0]["alignment"] == [0, 5]
+    assert rows[1] == {"source": [], "translation": "", "score": 0.0, "units": [], "alignment": []}
 
 
 def test_tables_are_read_back_as_labeled_data(tmp_path: Path) -> None:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
-from elmo import ConfigError, OutputError, tasks
+from elmo import ConfigError, Elmo, OutputError, tasks
+from elmo.formats import native
+from elmo.lexicon import apply_matrices
 from elmo.tasks.run import hold_out
 from tests.cli.task_files import SENTENCES, conll
 from tests.formats.tiny import tiny_model
@@ -18,8 +23,6 @@ FAST = {"no_cache": True, "epochs": 2, "hidden": 4, "batch_size": 4, "learning_r
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    from elmo.formats import native
-
     native.write(tiny_model(), tmp_path / "model")
     (tmp_path / "train.conll").write_text(conll(SENTENCES))
     return tmp_path
@@ -46,6 +49,37 @@ def test_a_model_is_trained_evaluated_and_used(folder: Path) -> None:
     assert [example.words for example, _ in pairs] == [("The", "Bank"), ("London",)]
     tasks.predict(tasks.load(path), text=["The Bank", "London"]).write(folder / "p.jsonl")
     assert len((folder / "p.jsonl").read_text().splitlines()) == 2
+
+
+def test_a_model_is_used_with_vectors_of_another_language_that_are_aligned(folder: Path) -> None:
+    train(folder)
+    target, other = Elmo.from_pretrained(folder / "model"), Elmo(tiny_model(seed=1))
+    native.write(other.pretrained, folder / "other")
+    native.write(apply_matrices(other, target, np.stack([np.eye(8)] * 3), None), folder / "aligned")
+    tagger, text = folder / "ner.safetensors", folder / "train.conll"
+    assert tasks.evaluate(tagger, text, model=folder / "aligned", no_cache=True).scores
+    with pytest.raises(ConfigError, match="as in training"):
+        tasks.evaluate(tagger, text, model=folder / "other", no_cache=True)
+    train(folder, model=folder / "aligned", overwrite=True)
+    assert tasks.evaluate(tagger, text, model=folder / "model", no_cache=True).scores
+    with pytest.raises(ConfigError, match="as in training"):
+        tasks.evaluate(tagger, text, model=folder / "other", no_cache=True)
+
+
+def test_text_is_tokenized_by_the_model_of_the_other_language(folder: Path) -> None:
+    train(folder)
+    other = Elmo(replace(tiny_model(seed=1), metadata={"tokenizer": "characters"}))
+    aligned = apply_matrices(other, Elmo.from_pretrained(folder / "model"), np.stack([np.eye(8)] * 3), None)
+    native.write(aligned, folder / "aligned")
+    tagger = folder / "ner.safetensors"
+
+    def words(**options: Any) -> tuple[str, ...]:
+        [(example, _)] = tasks.predict(tagger, text=["ab c"], **options)
+        return example.words
+
+    assert words() == ("ab", "c")
+    assert words(model=folder / "aligned") == ("a", "b", "c")
+    assert words(model=folder / "aligned", tokenizer="en") == ("ab", "c")
 
 
 @pytest.mark.slow

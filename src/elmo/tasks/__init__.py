@@ -1,4 +1,4 @@
-"""Train, evaluate and use models for seven kinds of downstream tasks, including the six of the paper.
+"""Train, evaluate and use models for eight kinds of downstream tasks, including the six of the paper.
 
 >>> from elmo import tasks
 >>> model = tasks.train("tagging", ["train.conll"], out="ner.safetensors", dev=["dev.conll"])

@@ -22,6 +22,8 @@ from .kinds.similarity import Similarity as Similarity
 from .kinds.similarity import SimilarityOptions as SimilarityOptions
 from .kinds.tagging import Tagging as Tagging
 from .kinds.tagging import TaggingOptions as TaggingOptions
+from .kinds.translation import Translation as Translation
+from .kinds.translation import TranslationOptions as TranslationOptions
 from .model import TaskModel as TaskModel
 from .output import write_predictions as write_predictions
 from .run import Evaluation as Evaluation
@@ -59,6 +61,8 @@ __all__ = [
     "TaggingOptions",
     "TaskModel",
     "TransformerEncoder",
+    "Translation",
+    "TranslationOptions",
     "evaluate",
     "load",
     "predict",

@@ -65,6 +65,7 @@ def check_adaptable(elmo: Elmo | None, epochs: float) -> None:
     if elmo is None:
         raise ConfigError("cannot adapt the biLM: elmo is 'none'; set elmo to input, output or both")
     model = elmo.pretrained
+    model.check_unaligned("adapt")
     check_trainable(model)
     missing = [name for name, part in (("softmax", model.softmax), ("vocabulary", model.vocab)) if not part]
     if missing:
@@ -92,7 +93,7 @@ def adapt_bilm(
         on_report: Function to call with each progress report.
     """
     from elmo.embed.elmo import Elmo
-    from elmo.train.run import train_bilm
+    from elmo.train.run import TRANSFORMER_WINDOW, train_bilm
 
     unique = list(dict.fromkeys(sentences))
     lines = (" ".join(map(_replace_spaces, words)) for words in unique)
@@ -115,8 +116,11 @@ def adapt_bilm(
             if not before.exists():
                 elmo.save_pretrained(before)
             # every row of the batch needs whole sentences, and some sentences are held out
-            batch_size = max(1, min(_BATCH_SIZE, n_tokens // (10 * _WINDOW), len(unique) // 2))
-            n_steps = math.ceil(options.epochs * n_tokens / (batch_size * _WINDOW))
+            is_transformer = elmo.config.encoder_name == "transformer"
+            window = TRANSFORMER_WINDOW if is_transformer else _WINDOW
+            most = _BATCH_SIZE * _WINDOW // window
+            batch_size = max(1, min(most, n_tokens // (10 * window), len(unique) // 2))
+            n_steps = math.ceil(options.epochs * n_tokens / (batch_size * window))
             with torch.random.fork_rng(devices=[]):  # keep the random state of the caller
                 train_bilm(
                     folder / _TEXT,

@@ -34,7 +34,7 @@ from elmo.tasks.fit import Epoch, FitOptions, check_resumable, fit, predict, run
 from elmo.tasks.kinds.registry import KINDS, check_kind
 from elmo.tasks.kinds.task import count_tokens, example_key
 from elmo.text.ids import Vocabulary
-from elmo.text.tokenizers import TOKENIZERS
+from elmo.text.tokenizers import is_tokenizer_name
 
 if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
@@ -222,7 +222,9 @@ class TaskModel:
                     _log.warning("%s contains a biLM; ignoring the biLM that was passed", format_path(path))
                 elmo, first_fingerprint = _take_bilm(tensors, path=path), bilm["fingerprint"]
             elif features.has_elmo:
-                elmo = _named_bilm(bilm, elmo, start=about["start"], path=path)
+                elmo, is_same = _named_bilm(bilm, elmo, start=about["start"], path=path)
+                if not is_same:  # it may be for another language
+                    reading["tokenizer"] = None
             names = about.get("other_names") or [None] * len(about["others"])
             expected = list(zip(about["others"], names, strict=True))
             encoders = match_encoders(expected, others, subject=format_path(path))
@@ -254,6 +256,8 @@ class TaskModel:
             # a tuned or adapted biLM is identified by its fingerprint before training
             fingerprint = self.first_fingerprint or ElmoEncoder(store.used_elmo, start=store.start).fingerprint
             about["elmo"] = {"name": self.elmo_name, "fingerprint": fingerprint}
+            if (alignment := store.used_elmo.pretrained.alignment) is not None:
+                about["elmo"]["targets"] = list(alignment.targets)
         return about
 
     def _identity(self, train: Sequence[Any], dev: Sequence[Any]) -> dict[str, Any]:
@@ -395,10 +399,9 @@ def _bilm_tensors(elmo: Elmo, *, start: Start, is_tuned: bool) -> dict[str, Tens
     model = elmo.pretrained
     vocab = model.vocab if model.config.words else None
     name = getattr(elmo.tokenizer, "name", None)
-    is_known = isinstance(name, str) and (name in TOKENIZERS or name.startswith("spacy:"))
     description = {
         "config": model.config.to_json(),
-        "tokenizer": name if is_known else str(model.metadata.get("tokenizer", "en")),
+        "tokenizer": name if is_tokenizer_name(name) else str(model.metadata.get("tokenizer", "en")),
         "vocabulary": None if vocab is None else [vocab.bos, vocab.eos, vocab.unknown, *vocab.words],
         "characters": None if model.characters is None else dict(model.characters),
     }
@@ -444,19 +447,24 @@ def _with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
-def _named_bilm(about: Mapping[str, Any], elmo: Elmo | None, *, start: Start, path: Path) -> Elmo:
-    """Return ``elmo``, or load the biLM that a model file names; raise ``ConfigError`` if its fingerprint differs."""
+def _named_bilm(about: Mapping[str, Any], elmo: Elmo | None, *, start: Start, path: Path) -> tuple[Elmo, bool]:
+    """Return ``elmo``, or load the biLM that a model file names, and return whether it is the one of the training.
+
+    Raises ``ConfigError`` if its vectors have other coordinates.
+    """
     from elmo.embed.elmo import Elmo
 
     try:
         elmo = elmo or Elmo.from_pretrained(about["name"])
     except (ConfigError, FormatError) as error:
         raise ConfigError(f"{error}; use --model to pass the biLM that {format_path(path)} was trained with") from error
-    fingerprint = ElmoEncoder(elmo, start=start).fingerprint
-    if fingerprint != about["fingerprint"]:
+    fingerprint, alignment = ElmoEncoder(elmo, start=start).fingerprint, elmo.pretrained.alignment
+    # an aligned model may replace its target, another one that is aligned to the same target, and the reverse
+    coordinates = {fingerprint, *(alignment.targets if alignment else ())}
+    if coordinates.isdisjoint({about["fingerprint"], *about.get("targets", ())}):
         raise ConfigError(
             f"{format_path(path)}: biLM must be {about['name'] or 'the bundled model'} with the fingerprint "
             f"{str(about['fingerprint'])[:12]}…, as in training; found {fingerprint[:12]}…; "
             "use --model to pass the biLM that was used in training"
         )
-    return elmo
+    return elmo, fingerprint == about["fingerprint"]

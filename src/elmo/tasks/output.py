@@ -1,4 +1,4 @@
-"""Write predictions to files: JSON lines, columns, tables or SQuAD JSON.
+"""Write predictions to files: JSON lines, columns, tables, lines of text or SQuAD JSON.
 
 The suffix of the file selects the format. ``.jsonl`` contains all information and works for every kind of task; the
 other formats are those of common evaluation tools.
@@ -18,7 +18,16 @@ from elmo.errors import OutputError
 from elmo.storage.atomic import atomic_file, check_output_file, make_parents
 from elmo.storage.files import format_path
 from elmo.tasks.data.coreference import write_coreference
-from elmo.tasks.data.examples import Document, LabeledText, Predicate, Question, Span, TaggedSentence, TextPair
+from elmo.tasks.data.examples import (
+    Document,
+    LabeledText,
+    Predicate,
+    Question,
+    SourceText,
+    Span,
+    TaggedSentence,
+    TextPair,
+)
 from elmo.tasks.data.roles import VERB
 from elmo.text.lines import escape_field
 
@@ -30,12 +39,14 @@ SUFFIXES: Mapping[str, tuple[str, ...]] = {
     "answers": (".jsonl", ".json", ".tsv"),
     "roles": (".jsonl", ".conll"),
     "coreference": (".jsonl", ".conll"),
+    "translation": (".jsonl", ".txt", ".tsv"),
 }
 _COLUMNS = {  # the readers of tables recognize the names of labels, scores and texts
     "classification": ("label", "probability", "text"),
     "entailment": ("label", "probability", "sentence1", "sentence2"),
     "similarity": ("score", "sentence1", "sentence2"),
     "answers": ("id", "answer", "probability", "question"),
+    "translation": ("source", "target"),
 }
 _INVALID_IN_CELL = re.compile("[\t\n\r\ud800-\udfff]")  # UTF-8 cannot encode lone surrogates
 
@@ -70,6 +81,8 @@ def write_predictions(path: Path, kind: str, pairs: Iterable[tuple[Any, Any]]) -
         lines = (json.dumps(to_record(*pair), ensure_ascii=False) for pair in pairs)
     elif suffix == ".json":
         lines = _squad_lines(pairs)
+    elif suffix == ".txt":
+        lines = (prediction.text for _, prediction in pairs)
     elif kind == "tagging":
         lines = _tag_lines(pairs)
     elif kind == "roles":
@@ -99,6 +112,8 @@ def to_record(example: Any, prediction: Any) -> dict[str, Any]:
         case Predicate(words, predicate, roles):
             inputs = {"words": words, "predicate": predicate}
             gold = None if roles is None else [_span(span) | {"role": span.label} for span in roles]
+        case SourceText(source, target):
+            inputs, gold = {"source": source}, target
         case Document(name, text, clusters):
             inputs = {"name": name, "sentences": text}
             gold = None if clusters is None else [[_span(span) for span in cluster] for cluster in clusters]
@@ -187,6 +202,8 @@ def _table_row(example: Any, prediction: Any) -> tuple[str, ...]:
     if isinstance(example, Question):
         text, probability = prediction.answers[0]
         return example.id, text, f"{probability:.4f}", " ".join(example.question)
+    if isinstance(example, SourceText):
+        return " ".join(example.source), prediction.text
     texts = [" ".join(words) for words in example.sentences]
     if hasattr(prediction, "score"):
         return f"{prediction.score:.4f}", *texts

@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 import logging
-import os
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cache as cached
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
@@ -21,10 +21,11 @@ from elmo.embed.elmo import Elmo
 from elmo.errors import ConfigError, DataError, OutputError, raise_all
 from elmo.formats import bundled_models
 from elmo.storage.atomic import check_output_file, hold_lock, make_parents
-from elmo.storage.files import format_path
+from elmo.storage.files import format_path, user_cache
 from elmo.tasks.data.files import Tokenize, require_examples
+from elmo.tasks.data.parallel import read_translations
 from elmo.tasks.features.layer import ElmoPosition, Features
-from elmo.tasks.features.static import StaticVectors, read_static
+from elmo.tasks.features.static import StaticVectors, random_static, read_static
 from elmo.tasks.features.store import FeatureCache, FeatureStore
 from elmo.tasks.features.transformers import TransformerEncoder
 from elmo.tasks.fit import Epoch, FitOptions
@@ -43,6 +44,7 @@ from elmo.tasks.kinds.registry import (
 )
 from elmo.tasks.model import TaskModel, format_scores
 from elmo.tasks.output import check_output, write_predictions
+from elmo.tasks.scores.translation import ComparedScore
 from elmo.text.lines import expand_paths
 from elmo.text.tokenizers import Tokenizer, Tokens, load_tokenizer
 
@@ -83,8 +85,8 @@ class ReadingOptions(TypedDict, total=False):
             Default: detected from the file.
         header: Whether the first line of a table contains the column names. Default: detected from the file.
         separator: Separator between columns. Default: detected from the first row.
-        tokenizer: Tokenizer for raw text: en, zh, whitespace or spacy:xx. Default: in training, the tokenizer of
-            the biLM, or en without a biLM; afterwards, the tokenizer used in training.
+        tokenizer: Tokenizer for raw text: en, zh, whitespace, characters or spacy:xx. Default: in training, the
+            tokenizer of the biLM, or en without a biLM; afterwards, the tokenizer used in training.
     """
 
     column: str | None
@@ -113,6 +115,7 @@ def train(
     start: Literal["zero", "warm"] = "zero",
     vectors: str | Path | None = None,
     tune_vectors: bool = False,
+    random_vectors: int = 0,
     characters: int = 0,
     also: Sequence[str] = (),
     network: Literal["biattentive", "linear"] | None = None,
@@ -141,8 +144,9 @@ def train(
     everything except a frozen biLM and the models of ``also``, which are stored by name and hash.
 
     Args:
-        kind: Kind of task: tagging, classification, entailment, similarity, answers, roles or coreference.
-        files: Training files, plain or compressed.
+        kind: Kind of task: tagging, classification, entailment, similarity, answers, roles, coreference or
+            translation.
+        files: Training files, plain or compressed; for translation, a file of texts, then a file of translations.
         out: Model file to write; its name must end in ``.safetensors``.
         dev: Held-out files, which are scored after each epoch. Default: a tenth of the training examples, which is then
             not used for training.
@@ -158,11 +162,13 @@ def train(
         start: Start state of the LSTMs for each sentence.
         vectors: File with static word vectors: GloVe, word2vec or fastText.
         tune_vectors: Train the static word vectors together with the task.
+        random_vectors: Width of word vectors that start at random and are trained with the task, instead of
+            ``vectors``; 0 turns them off.
         characters: Width of character-based word vectors; 0 turns them off.
         also: Folder or Hub id of a transformers model whose vectors are used in addition to ELMo; may be repeated.
         network: Network for classification. Default: biattentive.
         hidden: Width of the hidden states. Default: depends on the kind of task.
-        layers: Number of LSTM layers for tagging and roles. Default: depends on the kind of task.
+        layers: Number of LSTM layers for tagging, roles and translation. Default: depends on the kind of task.
         dropout: Dropout inside the network. Default: depends on the kind of task.
         crf: Use a CRF for tagging. Default: yes if the tags mark spans.
         epochs: Maximum number of epochs.
@@ -186,6 +192,10 @@ def train(
     check_output_file(out, suffixes=(SUFFIX,), inputs=[*files, *dev], overwrite=overwrite)
     # locals() has the parameters of this function, which _PARAMETERS maps to fields of the options
     head, features, options = _parse_options(kind, settings, locals())
+    if random_vectors:
+        if vectors is not None:
+            raise ConfigError("--vectors and --random-vectors set the same word vectors; use one of them")
+        features = replace(features, is_static_tuned=True)
     reader = reader_options(kind, reading)
     tokenizer = reading.get("tokenizer")
 
@@ -211,7 +221,7 @@ def train(
     store = FeatureStore(
         features,
         load_elmo(),
-        None if vectors is None else _read_vectors(Path(vectors), [*train_set, *dev_set]),
+        _choose_vectors(vectors, random_vectors, train_set, dev_set, seed=options.seed),
         tuple(TransformerEncoder(name) for name in also),
         layer_cache(cache, no_cache=no_cache, limit=cache_limit),
         start,
@@ -293,6 +303,8 @@ class Evaluation:
         examples: The labeled examples.
         predictions: The prediction for each example.
         left_out: Number of skipped examples, by reason.
+        signatures: For translation, the settings of sacrebleu for each score.
+        compared: For translation, each score compared with that of another system, if one was passed.
     """
 
     kind: str
@@ -300,6 +312,8 @@ class Evaluation:
     examples: Sequence[Any]
     predictions: Sequence[Any]
     left_out: Mapping[str, int]
+    signatures: Mapping[str, str] = field(default_factory=dict)
+    compared: Mapping[str, ComparedScore] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"Evaluation(kind={self.kind!r}, scores={format_scores(self.scores)}, {len(self.examples):,} examples)"
@@ -317,6 +331,7 @@ def evaluate(
     files: Files,
     *,
     out: str | Path | None = None,
+    against: str | Path | None = None,
     model: str | Path | None = None,
     also: Sequence[str] = (),
     cache: str | Path | None = None,
@@ -332,7 +347,9 @@ def evaluate(
     Args:
         task_model: Model file written by ``train``, or a loaded model.
         files: Labeled files, plain or compressed.
-        out: File for the predictions: .jsonl for every kind of task; .conll, .tsv or .json for some kinds.
+        out: File for the predictions: .jsonl for every kind of task; .conll, .tsv, .json or .txt for some kinds.
+        against: For translation, a file with one translation per line from another system, to compare the scores
+            with a paired bootstrap.
         model: The biLM, if it is not at the location stored in the model file.
         also: A transformers model, if it is not at the location stored in the model file; may be repeated.
         cache: Folder for computed layers. Default: elmo/layers in the user's cache folder.
@@ -346,17 +363,22 @@ def evaluate(
     layers = layer_cache(cache, no_cache=no_cache, limit=cache_limit)
     loaded = _loaded(task_model, model=model, also=also, cache=layers)
     kind = loaded.task.kind
+    if against is not None and kind != "translation":
+        raise ConfigError(f"--against compares translations; this model is for {kind}")
     if out is not None:
-        check_output(Path(out), kind, inputs=_list_inputs(files, task_model))
+        check_output(Path(out), kind, inputs=[*_list_inputs(files, task_model), *([against] if against else [])])
     tokenizer = _choose_tokenizer(reading.get("tokenizer") or loaded.reading.get("tokenizer"), loaded.store.elmo)
     options = {**loaded.reading.get("options", {}), **reader_options(kind, reading)}
     labeled = _read(kind, files, tokenizer, options)
     loaded.task.check(labeled.examples)
+    other = None if against is None else read_translations(against, n=len(labeled.examples))
     predictions = loaded.predict(labeled.examples, show_progress=show_progress)
     scores = loaded.task.score(labeled.examples, predictions)
     if out is not None:
         write_predictions(Path(out), kind, zip(labeled.examples, predictions, strict=True))
-    return Evaluation(kind, scores, labeled.examples, predictions, labeled.left_out)
+    signatures = loaded.task.signatures(labeled.examples) if kind == "translation" else {}
+    compared = {} if other is None else loaded.task.compare(labeled.examples, predictions, other)
+    return Evaluation(kind, scores, labeled.examples, predictions, labeled.left_out, signatures, compared)
 
 
 @dataclass(frozen=True, eq=False)
@@ -376,7 +398,7 @@ class Predictions:
         return self._pairs
 
     def write(self, path: str | Path, *, on_prediction: Callable[[Any, Any], None] | None = None) -> None:
-        """Write all predictions to a file: .jsonl for every kind of task; .conll, .tsv or .json for some kinds.
+        """Write all predictions to a file: .jsonl for every kind of task; .conll, .tsv, .json or .txt for some kinds.
 
         Args:
             path: The file to write; it appears only when it is complete.
@@ -404,7 +426,7 @@ def predict(
     also: Sequence[str] = (),
     **reading: Unpack[ReadingOptions],
 ) -> Predictions:
-    """Predict tags, labels, scores, answers, roles or clusters for files or texts without labels.
+    """Predict tags, labels, scores, answers, roles, clusters or translations for files or texts without labels.
 
     The result yields (example, prediction) pairs. Files are read while the result is iterated over, so they may be
     larger than memory, except SQuAD files. Call ``write`` on the result to write the predictions to a file.
@@ -430,7 +452,7 @@ def predict(
     if kind not in PRETOKENIZED:  # files of PRETOKENIZED kinds may be plain text, without columns
         # read the same text columns as in training
         stored = loaded.reading.get("options", {})
-        shared = ("text", "first", "second", "has_header", "file_format")  # without label columns
+        shared = ("text", "first", "second", "source", "has_header", "file_format")  # without label columns
         options = {name: stored[name] for name in shared if name in stored} | options
     tokenizer = _choose_tokenizer(reading.get("tokenizer") or loaded.reading.get("tokenizer"), loaded.store.elmo)
     if files:
@@ -493,12 +515,14 @@ _LABEL_COLUMNS = {
     "entailment": "label",
     "similarity": "score",
     "roles": "target",
+    "translation": "target",
 }
 _TEXT_COLUMNS = {
     "tagging": ("words",),
     "classification": ("text",),
     "entailment": ("first", "second"),
     "similarity": ("first", "second"),
+    "translation": ("source",),
 }
 
 
@@ -586,6 +610,20 @@ def hold_out(examples: Sequence[Any], *, seed: int) -> tuple[list[Any], list[Any
     return parts
 
 
+def _choose_vectors(
+    path: str | Path | None, width: int, train: Sequence[Any], dev: Sequence[Any], *, seed: int
+) -> StaticVectors | None:
+    """Return random vectors of this width, the vectors of a file, or None if neither is chosen."""
+    if width:
+        return random_static(count_words(train), width=width, seed=seed)
+    return None if path is None else _read_vectors(Path(path), [*train, *dev])
+
+
+def count_words(examples: Sequence[Any]) -> Counter[str]:
+    """Count the words of all sentences of examples."""
+    return Counter(word for example in examples for sentence in example.sentences for word in sentence)
+
+
 def _read_vectors(path: Path, examples: Sequence[Any]) -> StaticVectors:
     words = {word for example in examples for sentence in example.sentences for word in sentence}
     static = read_static(path, words=words)
@@ -598,9 +636,7 @@ def layer_cache(folder: str | Path | None, *, no_cache: bool, limit: float) -> F
     """Return the feature cache in ``folder``, by default in the user's cache folder; ``limit`` is in GB."""
     if no_cache:
         return FeatureCache(None)
-    if folder is None:
-        home = os.environ.get("XDG_CACHE_HOME")
-        folder = (Path(home) if home else Path.home() / ".cache") / "elmo" / "layers"
+    folder = user_cache() / "layers" if folder is None else folder
     return FeatureCache(folder, limit=int(limit * (1 << 30)))
 
 

@@ -21,6 +21,7 @@ from elmo.tasks.data.examples import (
     Location,
     Predicate,
     Question,
+    SourceText,
     Span,
     TaggedSentence,
     TextPair,
@@ -101,6 +102,15 @@ def document(random: np.random.Generator) -> Document:
     return Document("d", tuple(map(tuple, rows)), (tuple(spans),))
 
 
+def source_text(random: np.random.Generator) -> SourceText:
+    """Translate each word by itself, and copy the word Q, which has no translation."""
+    row = words(random, 3)
+    if random.integers(0, 2):
+        row[int(random.integers(0, 3))] = "Q"
+    german = {"a": "ein", "b": "Baum", "c": "Haus", "Q": "Q"}
+    return SourceText(tuple(row), " ".join(german[word] for word in row) + " steht dort.")
+
+
 MAKERS: dict[str, tuple[Any, dict[str, Any], float]] = {
     "tagging": (tagged, {"hidden_width": 16, "dropout": 0.0}, 0.95),
     "classification": (labelled, {"hidden_width": 12, "dropout": 0.0}, 0.9),
@@ -109,6 +119,7 @@ MAKERS: dict[str, tuple[Any, dict[str, Any], float]] = {
     "answers": (question, {"hidden_width": 12, "dropout": 0.0}, 0.9),
     "roles": (predicate, {"hidden_width": 24, "n_layers": 2, "dropout": 0.0, "predicate_width": 8}, 0.9),
     "coreference": (document, {"hidden_width": 16, "max_span_width": 3, "dropout": 0.0}, 0.9),
+    "translation": (source_text, {"hidden_width": 32, "dropout": 0.0, "n_units": 40, "beam_width": 3}, 0.9),
 }
 
 

@@ -23,6 +23,7 @@ FILES = {
             {"id": "1", "question": "what ?", "answers": [{"text": "b", "answer_start": 2}]}
         ]}]}]}),
     ),
+    "translation": ("x.tsv", "source\ttarget\na b\tc d\n"),
     "roles": ("x.conll", "I\tPRP\t-\t-\t(ARG0*)\nran\tVBD\trun\trun.01\t(V*)\n\n"),
     "coreference": (
         "x.conll",

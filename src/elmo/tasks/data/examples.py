@@ -100,6 +100,20 @@ class TextPair:
 
 
 @dataclass(frozen=True)
+class SourceText:
+    """A text to translate, with its translation; the text has no words if its line in a file is blank."""
+
+    source: Words
+    target: str | None  # None if unknown
+    location: Location | None = None
+
+    @property
+    def sentences(self) -> tuple[Words, ...]:
+        """The words of the text, as the only sentence; nothing for a blank line, whose translation is blank."""
+        return (self.source,) if self.source else ()
+
+
+@dataclass(frozen=True)
 class Question:
     """A question about a passage, with the answers and their positions in the passage."""
 
@@ -152,6 +166,8 @@ def check_words(examples: Sequence[Example]) -> None:
     for number, example in enumerate(examples, start=1):
         prefix = format_location(example.location) or f"example {number}: "
         sentences: object = example.sentences
+        if isinstance(example, SourceText) and example.source == ():
+            continue  # a blank line
         if not isinstance(sentences, tuple) or not sentences:
             raise DataError(f"{prefix}expected a tuple of sentences; found {_describe(sentences)}")
         for words in sentences:

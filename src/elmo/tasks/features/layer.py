@@ -157,8 +157,8 @@ class FeatureLayer(nn.Module):
         parts += batch.others
         layers = self._layers(batch) if self.mixes else None
         if self.input_mix is not None:
-            parts.append(self.input_mix(layers))
-        outputs = None if self.output_mix is None else self.output_mix(layers)
+            parts.append(self.input_mix(cast("Layers", layers)))
+        outputs = None if self.output_mix is None else self.output_mix(cast("Layers", layers))
         return FeatureVectors(torch.cat(parts, dim=-1), batch.mask, outputs)
 
     def _layers(self, batch: FeatureBatch) -> Layers:

@@ -1,4 +1,4 @@
-"""Read static word vectors: GloVe, word2vec and fastText files.
+"""Static word vectors: read GloVe, word2vec and fastText files, or start with random vectors.
 
 Files may be text, with or without a header (number of words and width), or in the binary format of word2vec; they may
 be compressed. They list frequent words first, so a limit on the number of words keeps the most frequent ones.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import codecs
 import io
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,13 +17,15 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from elmo.errors import DataError
+from elmo.errors import ConfigError, DataError
 from elmo.jobs.reader import DAMAGED_FILE_ERRORS
 from elmo.storage.files import format_error, format_path, open_regular
 from elmo.text.lines import open_text, read_lines
 
 MAX_WORDS = 200_000  # words to keep in addition to the words of the task
 _MAX_WIDTH = 10_000
+_MIN_COUNT = 2  # rarer words have no random vector, so that the vector for unknown words is trained
+_RANDOM_SPREAD = 0.1  # standard deviation of random vectors
 _MAX_WORD_BYTES = 10_000
 _CHUNK_BYTES = 1 << 20
 _COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd")  # gzip, bzip2, xz, Zstandard
@@ -84,6 +86,23 @@ def read_static(path: str | Path, *, words: Collection[str] = (), max_words: int
     return StaticVectors(
         kept, np.stack([vector for _, vector in rows]), is_used if is_used.any() and not is_used.all() else None
     )
+
+
+def random_static(counts: Mapping[str, int], *, width: int, seed: int) -> StaticVectors:
+    """Return random vectors for the words that occur at least twice; the others share one vector.
+
+    Args:
+        counts: Number of occurrences of each word in the training data.
+        width: Width of each vector.
+        seed: Random seed.
+    """
+    if not 0 < width <= _MAX_WIDTH:
+        raise ConfigError(f"the width of random vectors must be from 1 to {_MAX_WIDTH:,}; found {width}")
+    words = sorted(word for word, n in counts.items() if n >= _MIN_COUNT)
+    if not words:
+        raise DataError("cannot train word vectors: no word of the training data occurs twice")
+    vectors = np.random.default_rng(seed).normal(0, _RANDOM_SPREAD, (len(words), width))
+    return StaticVectors(tuple(words), vectors.astype(np.float32))
 
 
 def _read_text(path: Path, is_kept: IsKept) -> Iterator[tuple[str, Vector]]:

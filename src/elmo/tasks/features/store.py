@@ -69,6 +69,8 @@ class FeatureStore:
     def __post_init__(self) -> None:
         if self.features.is_bilm_tuned and self.start != "zero":
             raise ConfigError(f"start must be 'zero' if the biLM is tuned; found {self.start!r:.20}")
+        if self.features.is_bilm_tuned and self.used_elmo is not None:
+            self.used_elmo.pretrained.check_unaligned("tune")
 
     @property
     def used_elmo(self) -> Elmo | None:

@@ -12,8 +12,18 @@ from typing import Any
 from elmo.embed.find import parse_mark
 from elmo.errors import ConfigError, DataError
 from elmo.tasks.data.coreference import read_coreference
-from elmo.tasks.data.examples import Document, LabeledText, Location, Predicate, Question, TaggedSentence, TextPair
+from elmo.tasks.data.examples import (
+    Document,
+    LabeledText,
+    Location,
+    Predicate,
+    Question,
+    SourceText,
+    TaggedSentence,
+    TextPair,
+)
 from elmo.tasks.data.files import WHITESPACE, Tokenize, split_tokens, split_words
+from elmo.tasks.data.parallel import read_parallel
 from elmo.tasks.data.roles import read_roles
 from elmo.tasks.data.squad import read_squad
 from elmo.tasks.data.tagging import read_tagged
@@ -25,6 +35,7 @@ from elmo.tasks.kinds.entailment import Entailment, EntailmentOptions
 from elmo.tasks.kinds.roles import Roles, RolesOptions
 from elmo.tasks.kinds.similarity import Similarity, SimilarityOptions
 from elmo.tasks.kinds.tagging import Tagging, TaggingOptions
+from elmo.tasks.kinds.translation import Translation, TranslationOptions
 from elmo.text.sentences import split_sentences
 
 KINDS: dict[str, tuple[type[Any], type[Any]]] = {  # class of the task, class of its options
@@ -35,6 +46,7 @@ KINDS: dict[str, tuple[type[Any], type[Any]]] = {  # class of the task, class of
     Answers.kind: (Answers, AnswersOptions),
     Roles.kind: (Roles, RolesOptions),
     Coreference.kind: (Coreference, CoreferenceOptions),
+    Translation.kind: (Translation, TranslationOptions),
 }
 PRETOKENIZED = ("tagging", "roles", "coreference")  # kinds whose labeled files have one word per line
 _TABLE = frozenset({"file_format", "has_header", "tokenize"})
@@ -46,12 +58,18 @@ _READERS: dict[str, tuple[Callable[..., Iterator[Any]], frozenset[str]]] = {  # 
     "answers": (read_squad, frozenset({"tokenize"})),
     "roles": (read_roles, frozenset({"file_format", "target"})),
     "coreference": (read_coreference, frozenset({"tokenize"})),
+    "translation": (read_parallel, _TABLE | {"source", "target"}),
 }
 PREDICATE_HINT = (
     "mark the predicate whose roles you want, as in --text 'They [[lent]] money .', or use a file with the "
     "columns word, tag, lemma and roleset, with - as the roleset of words that are not predicates"
 )
-_COUNTED = ("entailment", "similarity", "answers")  # kinds whose readers count the examples that they skip
+_COUNTED = (
+    "entailment",
+    "similarity",
+    "answers",
+    "translation",
+)  # kinds whose readers count the examples that they skip
 
 
 @dataclass(frozen=True)
@@ -152,6 +170,8 @@ def examples_from_text(
     if kind == "coreference":
         sentences = {n: [words(text[i:j], n) for i, j in split_sentences(text)] for n, text in numbered}
         return [Document(f"text {n}", tuple(sentences[n]) or (words(text, n),), None) for n, text in numbered]
+    if kind == "translation":
+        return [SourceText(split_tokens(text, tokenize).tokens, None) for text in texts]
     if kind == "classification":
         return [LabeledText(words(text, n, keep_markers(tokenize)), None) for n, text in numbered]
     return [TaggedSentence(words(text, n), None) for n, text in numbered]

@@ -172,8 +172,10 @@ def _expected_range(name: str, value: Any) -> str | None:
     """Describe the range of the option ``name``; None if ``value`` is in the range."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     is_integer = is_number and isinstance(value, int)
-    if name.endswith("dropout"):
+    if name.endswith(("dropout", "_smoothing")):
         return None if is_number and 0 <= value < 1 else "a number of at least 0 and below 1"
+    if name == "length_power":
+        return None if is_number and 0 <= value < math.inf else "a number of at least 0"
     if name == "kept_share":
         return None if is_number and value > 0 and math.isfinite(value) else "a number above 0"
     if name.startswith(("has_", "is_", "by_", "use_")):
