@@ -8,6 +8,8 @@
 # make integrations test the libraries that need an environment of their own: Flair
 # make engines      test jobs on real clusters of Ray and Spark (needs Java 17)
 # make lock         write requirements.lock and requirements-dev.lock: exact versions with hashes
+# make docs         build the documentation site in build/site, in English and Chinese, and check its links
+# make guide        run the guide and write what it prints and draws into its pages
 # make bench        run the benchmarks that need no data
 # Each command installs its requirements into .venv.
 
@@ -21,7 +23,7 @@ ENGINES := .venvs/engines
 # One thread per test process: two processes with two threads each would compete for two cores.
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: help run quick test check conformance integrations engines faults fuzz lock bench clean
+.PHONY: help run quick test check conformance integrations engines faults fuzz lock docs guide bench clean
 
 help:
 	@sed -n '/^#/s/^# \{0,1\}//p; /^$$/q' Makefile
@@ -91,8 +93,15 @@ lock: $(VENV)/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 	UV=$(BIN)/uv recipes/lock.sh
 
+docs: $(VENV)/ready
+	$(BIN)/python docs/site/build.py build/site
+	@echo 'open build/site/index.html'
+
+guide: $(VENV)/ready
+	$(TEST_ENV) $(BIN)/python docs/site/refresh.py docs/guide/*.md docs/zh/guide/*.md
+
 bench: $(VENV)/ready
 	for script in $(BENCHMARKS); do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
 clean:
-	rm -rf $(VENV) .venvs .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venvs build/site .pytest_cache .ruff_cache .hypothesis

@@ -15,7 +15,7 @@ from elmo.formats import native
 from tests.formats.tiny import tiny_model
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([ROOT / "README.md", ROOT / "README.zh.md", *ROOT.glob("docs/*.md")])
+PAGES = sorted([ROOT / "README.md", ROOT / "README.zh.md", *ROOT.glob("docs/**/*.md")])
 _BLOCK = re.compile(r"^```(python|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -29,6 +29,12 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     rows = "She O\nflew O\nto O\nLondon B-LOC\n. O\n\nParis B-LOC\nis O\nhere O\n\n"
     for name in ("train.conll", "dev.conll"):
         (tmp_path / name).write_text(rows * 4, encoding="utf-8")
+    for name in ("train", "dev", "test"):
+        (tmp_path / f"{name}.en").write_text("Two men walk.\nA man walks.\nTwo dogs run.\nA dog runs.\n" * 4)
+        (tmp_path / f"{name}.de").write_text(
+            "Zwei Männer gehen.\nEin Mann geht.\nZwei Hunde rennen.\nEin Hund rennt.\n" * 4, encoding="utf-8"
+        )
+    (tmp_path / "other.de").write_text("Zwei Männer.\n" * 16, encoding="utf-8")
     (tmp_path / "reviews.csv").write_text('id,text\n1,"A good film, really."\n2,Not for me .\n', encoding="utf-8")
     monkeypatch.setenv("ELMO_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
@@ -40,7 +46,7 @@ def blocks(page: Path, language: str) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # examples read like a person's, open() and all
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Keras
 @pytest.mark.filterwarnings("ignore:Skipping nested container:UserWarning")  # Keras
@@ -54,7 +60,7 @@ def test_the_python_of_a_page_runs_from_top_to_bottom(page: Path, workplace: Pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_elmo_commands_of_a_page_run(page: Path, workplace: Path) -> None:
     commands = [
         line.split("     #")[0] for block in blocks(page, "console") for line in block.replace("\\\n", " ").splitlines()
