@@ -160,7 +160,7 @@ def glove_changes(uses: Mapping[str, Mapping[str, Sequence[Usage]]], glove: Glov
         means = [
             glove([token for usage in items for token in context(usage)]).mean(axis=0) for items in periods.values()
         ]
-        results.append(1 - float(similarity(*means)))
+        results.append(1 - similarity(*means))
     return results
 
 
@@ -176,7 +176,7 @@ def ppmi_changes(uses: Mapping[str, Mapping[str, Sequence[Usage]]]) -> list[floa
     table = np.array([[count[name] for name in names] for count in counts], dtype=np.float64)
     expected = table.sum(axis=1, keepdims=True) * table.sum(axis=0) / table.sum()
     ppmi = np.maximum(np.log(np.where(table > 0, table, 1e-9) / expected), 0)
-    return [1 - float(similarity(a, b)) for a, b in zip(ppmi[::2], ppmi[1::2], strict=True)]
+    return [1 - similarity(a, b) for a, b in zip(ppmi[::2], ppmi[1::2], strict=True)]
 
 
 def senses(

@@ -3,7 +3,8 @@
 usage: embedding.py [TEXT] [--peers] [--sizes …] [--settings …]
 
 TEXT has one tokenized sentence per line; by default, random words with Zipf-distributed frequencies.
-``--peers`` adds AllenNLP and simple_elmo from the folder in which ``make conformance`` installs them
+The size ``transformer`` is the published one: 6 layers, 512 wide, 8 heads, 2,048 hidden units.
+``--peers`` adds AllenNLP and simple_elmo (for LSTMs) from the folder in which ``make conformance`` installs them
 (.venvs/peers, or that of the environment variable ELMO_PEERS) and uses the models there; without it, models with
 random weights are created. A peer runs in tests/conformance/peers/worker.py, with the same JSON lines as
 ``--serve`` here.
@@ -132,10 +133,12 @@ def compare(size: str, model: Path, text: Path, options: argparse.Namespace) -> 
     ours = []
     for setting in options.settings:
         ours.append(start_elmo(str(model), setting))
-    venvs = {"allennlp": "allennlp", "simple_elmo": "tensorflow"} if options.peers else {}
+    venvs = {"allennlp": "allennlp", "simple_elmo": "tensorflow"}
+    if size == "transformer":
+        venvs = {"allennlp_transformer": "allennlp"}
     peers = [
         System(name, [f"{PEERS}/{venv}/bin/python", str(WORKER), name, str(PEERS), str(model)])
-        for name, venv in venvs.items()
+        for name, venv in (venvs.items() if options.peers else ())
     ]
     for peer in peers:
         peer.start()
@@ -253,13 +256,18 @@ def read(path: str) -> list[list[str]]:
 
 def count_multiplications(elmo: Elmo, sentences: list[list[str]]) -> float:
     """Count the multiplications per token of a text, each distinct word once and without padding."""
-    lstm, chars = elmo.config.lstm, elmo.config.chars
+    encoder, chars = elmo.config.encoder, elmo.config.chars
     assert chars is not None
     n_tokens = sum(map(len, sentences))
     n_read = n_tokens + 2 * len(sentences)  # with boundaries
-    token_work = n_read * 2 * lstm.n_layers * 9 * lstm.cell_width * lstm.state_width
+    width = encoder.state_width
+    if elmo.config.encoder_name == "transformer":  # without attention, which is a few percent
+        layer = 4 * width**2 + 2 * width * encoder.feed_forward_width
+    else:
+        layer = 9 * encoder.cell_width * width
+    token_work = n_read * 2 * encoder.n_layers * layer
     filters = sum(width * count for width, count in chars.filters) * chars.char_width
-    above = 2 * chars.n_highway * chars.n_filters**2 + chars.n_filters * lstm.state_width
+    above = 2 * chars.n_highway * chars.n_filters**2 + chars.n_filters * width
     words = {token for sentence in sentences for token in sentence}
     word_work = sum(filters * (min(len(word.encode()), 48) + 3) + above for word in words)
     return (token_work + word_work) / n_tokens
@@ -301,11 +309,12 @@ def random_model(folder: Path, size: str) -> Path:
     from elmo.formats import native
     from elmo.formats.pretrained import Pretrained
     from elmo.model.bilm import BiLm
-    from elmo.train.options import PRESETS
+    from elmo.train.options import PRESETS, TRANSFORMERS
 
     torch.manual_seed(0)
-    weights = {name: weight.detach() for name, weight in BiLm.from_config(PRESETS[size]).state_dict().items()}
-    native.write(Pretrained(config=PRESETS[size], weights=weights, format="elmo"), folder)
+    config = TRANSFORMERS["original"] if size == "transformer" else PRESETS[size]
+    weights = {name: weight.detach() for name, weight in BiLm.from_config(config).state_dict().items()}
+    native.write(Pretrained(config=config, weights=weights, format="elmo"), folder)
     return folder
 
 

@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from embedding import random_model, random_text
 
-from elmo import Elmo, similarity
+from elmo import Elmo, similarities
 from elmo.lexicon import compare_pairs, find_wic_files, read_pairs
 from elmo.lexicon.probe import read_labels
 
@@ -120,7 +120,7 @@ def compare_senses(model: Elmo, path: Path) -> dict[str, Vectors]:
     for layer in (*range(1, model.n_layers), "average"):
         encodings = model.encode(sentences, layers=layer)  # pyright: ignore[reportArgumentType]
         vectors = np.stack([encoding.vectors[k] for encoding, k in zip(encodings, places, strict=True)])
-        cosines = np.asarray(similarity(vectors, vectors))
+        cosines = similarities(vectors, vectors)
         results[str(layer)] = np.array([cosines[a, b] > cosines[a, c] for a, b, c in triples(rows)])
     return results
 

@@ -1,11 +1,13 @@
 """Measure what a model has learned: perplexity, senses, part-of-speech tags and words in context.
 
 usage: quality.py [MODEL] [--texts FILE …] [--senses FILE …] [--tags TRAIN DEV] [--wic FOLDER]
-                  [--raw] [--glove FOLDER] [--transformer FOLDER] [--untrained] [--unrounded N] [--storage DTYPE]
-                  [--json FILE]
+                  [--raw] [--words MODEL] [--glove FOLDER] [--transformer FOLDER] [--untrained] [--unrounded N]
+                  [--storage DTYPE] [--json FILE]
 
 --texts        perplexity with the full softmax, from a zero, warm and carried state. Files have one tokenized
                sentence per line, or raw text with --raw.
+--words        another model: words that it does not know count as ``<UNK>`` in --texts, so that models with
+               different vocabularies can be compared.
 --senses       files with the columns word, sense and sentence: of three sentences with a word, the two with
                the same sense should have the closest vectors.
 --tags         CoNLL-U files: accuracy of a linear classifier of part-of-speech tags on each layer.
@@ -33,7 +35,8 @@ import argparse
 import json
 import lzma
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,6 +47,7 @@ from embedding import random_model
 from precision import MAX_CHANGE, accuracy, read, triples
 
 from elmo import Elmo, perplexity, similarity
+from elmo.engine.softmax import FrozenSoftmax
 from elmo.formats import bundled_models, convert, describe
 from elmo.lexicon.substitutes import embed_substitutes
 from elmo.lexicon.usages import Usage
@@ -52,6 +56,7 @@ from elmo.storage.tensors import DTYPES
 HERE = Path(__file__).resolve().parent
 SENSES = [HERE.parent / "tests" / "data" / name for name in ("senses.en.tsv", "senses-2.en.tsv")]
 STARTS = ("zero", "warm", "carry")
+CHUNK = 256  # tokens whose probabilities of all words are in memory
 Vectors = np.ndarray[Any, Any]
 Embed = Callable[[Sequence[list[str]], Any], list[Vectors]]  # sentences and layers to vectors (time, width)
 
@@ -66,6 +71,7 @@ def main() -> None:
     parser.add_argument("--wic", type=Path)
     parser.add_argument("--glove", type=Path)
     parser.add_argument("--raw", action="store_true", help="--texts are not tokenized")
+    parser.add_argument("--words", metavar="MODEL", help="predict only words that this model knows")
     parser.add_argument("--transformer", type=Path)
     parser.add_argument("--untrained", action="store_true")
     parser.add_argument("--unrounded", type=int, default=0, metavar="N")
@@ -104,7 +110,8 @@ def measure(elmo: Elmo, options: argparse.Namespace) -> dict[str, Any]:
         systems.append(System("GloVe", lambda rows, _: [glove(words) for words in rows], ("static",)))
     results: dict[str, Any] = {"model": str(options.model)}
     if options.texts:
-        results["perplexity"] = perplexities(elmo, options.texts, is_raw=options.raw)
+        with only_words_of(elmo, options.words):
+            results["perplexity"] = perplexities(elmo, options.texts, is_raw=options.raw)
         for number, model in enumerate(drawn, start=1):
             print(f"unrounded {number}")
             results[f"perplexity, unrounded {number}"] = perplexities(model, options.texts, is_raw=options.raw)
@@ -233,12 +240,41 @@ def transformer(folder: Path) -> System:
     return System(folder.name, embed, ("last", "average"))
 
 
+@contextmanager
+def only_words_of(elmo: Elmo, other: str | None) -> Iterator[None]:
+    """Count words that another model does not know as ``<UNK>``: all of them together have one probability."""
+    if other is None:
+        yield
+        return
+    vocab, known = elmo.vocab, Elmo.from_pretrained(other).vocab
+    assert vocab is not None
+    assert known is not None
+    is_merged = torch.tensor([word not in known or word == vocab.unknown for word in vocab.words])
+    merged = is_merged.nonzero()[:, 0]
+    print(f"{len(vocab) - len(merged):,} of {len(vocab):,} words are known to {other}; the others count as unknown")
+    original = FrozenSoftmax.target_log_probabilities
+
+    def target_log_probabilities(self: FrozenSoftmax, states: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        parts = []
+        for part, ids in zip(states.split(CHUNK), targets.split(CHUNK), strict=True):
+            log_p = self.log_probabilities(part)
+            own = log_p.gather(1, ids[:, None])[:, 0]
+            parts.append(torch.where(is_merged[ids], log_p[:, merged].logsumexp(1), own))
+        return torch.cat(parts)
+
+    FrozenSoftmax.target_log_probabilities = target_log_probabilities
+    try:
+        yield
+    finally:
+        FrozenSoftmax.target_log_probabilities = original
+
+
 def perplexities(elmo: Elmo, texts: list[Path], *, is_raw: bool) -> dict[str, Any]:
     """Measure the perplexity of each text by start state."""
     print(f"{'perplexity':24}{''.join(f'{start:>9}' for start in STARTS)}{'unknown':>9}")
     results: dict[str, Any] = {}
     for path in texts:
-        report = perplexity(elmo, path, input_format="text" if is_raw else "tokens", split=is_raw)
+        report = perplexity(elmo, path, start="all", input_format="text" if is_raw else "tokens", split=is_raw)
         row: dict[str, float] = {start: report[start].geometric_mean for start in report.by_start}
         row["unknown"] = report.unknown_rate
         results[path.name] = row

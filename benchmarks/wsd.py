@@ -1,8 +1,8 @@
 """Measure word sense disambiguation: F1 by layer and method, compared with the first sense of WordNet.
 
-usage: wsd.py MODEL SEMCOR SEMEVAL_XML GOLD [--cache FOLDER] [--start zero|warm] [--json FILE]
+usage: wsd.py MODEL SEMCOR TEST_XML GOLD [--cache FOLDER] [--start zero|warm] [--json FILE]
 
-There are two evaluations: train on SemCor and test on SemEval-2007; and train on nine tenths of the documents
+There are two evaluations: train on SemCor and test on TEST_XML; and train on nine tenths of the documents
 of SemCor and test on the last tenth, which is selected by a hash of the document names. ``first`` is the
 first sense of WordNet, ``frequent`` the most frequent sense in training (the first sense if the word does not
 occur there). The layer and the method that are best on the tenth of SemCor are compared with ``first`` in
@@ -53,7 +53,7 @@ def main() -> None:
     """Print F1 by layer and method, then the best one on the tenth of SemCor."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("model")
-    for name in ("semcor", "semeval", "gold"):
+    for name in ("semcor", "test", "gold"):
         parser.add_argument(name, type=Path)
     parser.add_argument("--cache", type=Path)
     parser.add_argument("--start", choices=("zero", "warm"), default="zero")
@@ -64,11 +64,11 @@ def main() -> None:
     # Some keys of SemCor are from an older WordNet, so no method can predict them.
     known = [any(key in _senses(wordnet, instance) for key in instance.keys) for instance in semcor.instances]
     semcor = semcor.where(lambda k: known[k])
-    semeval = read_words(elmo, read_all(options.semeval, options.gold), start=options.start, cache=None)
+    test_words = read_words(elmo, read_all(options.test, options.gold), start=options.start, cache=None)
     is_held_out = [_is_held_out(name) for name in semcor.documents]
     parts = {
         "SemCor's tenth": (semcor.where(lambda k: not is_held_out[k]), semcor.where(lambda k: is_held_out[k])),
-        "SemEval-2007": (semcor, semeval),
+        options.test.name: (semcor, test_words),
     }
     for name, (train, test) in parts.items():
         n_train, n_test = len(train.instances), len(test.instances)

@@ -349,6 +349,12 @@ def _coreference(path: Path) -> Any:
     return read_coreference([str(path)])
 
 
+def _parallel(path: Path) -> Any:
+    from elmo.tasks.data.parallel import read_parallel
+
+    return list(read_parallel([str(path), str(path)], file_format="lines"))
+
+
 def _roles(path: Path) -> Any:
     from elmo.tasks.data.roles import read_roles
 
@@ -571,6 +577,7 @@ def all_targets() -> tuple[Target, ...]:
         file_target("coreference", "x.conll", _texts(COREFERENCE, COREFERENCE.replace(" 1)", " " + "1" * 6000 + ")")),
                     _coreference),
         file_target("roles", "x.tsv", _texts(ROLES), _roles),
+        file_target("parallel", "x.txt", _texts("the river bank .\n\nZwei Männer .\n"), _parallel),
         file_target("table", "x.tsv", _texts(TABLE), _table),
         file_target("pairs", "x.tsv", _texts(PAIRS), _pairs),
         file_target("static-vectors", "x.txt", _texts(GLOVE, f"1 {2**64}\na 1\n", f"1 {'1' * 5000}\na 1\n"), _static),

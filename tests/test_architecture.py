@@ -16,6 +16,7 @@ import torch
 import elmo
 from elmo import Elmo
 from tests.engine.cases import BUILT_VARIANTS
+from tests.formats.tiny import tiny_model
 
 pytestmark = pytest.mark.slow
 
@@ -78,6 +79,22 @@ def test_encoding_a_sentence() -> None:
     files = files_that_run(lambda: model.encode("I sat by the bank of the river."))
     assert files - set(walk("Load a model")) == set(listed)
     assert len(listed) <= 10
+
+
+def test_encoding_a_sentence_with_a_transformer() -> None:
+    if not BUILT_VARIANTS:
+        pytest.skip("the walk uses compiled kernels")
+
+    def load_transformer() -> Elmo:
+        return Elmo(tiny_model("chars", is_transformer=True, metadata={"tokenizer": "en"}))
+
+    load_transformer().encode("Import everything .")
+    model = load_transformer()
+    listed = walk("Encode a sentence with a transformer")
+    loading = set(walk("Load a model")) - {"model/lstm.py"} | {"model/transformer.py"}
+    assert files_that_run(load_transformer) <= loading
+    files = files_that_run(lambda: model.encode("I sat by the bank of the river."))
+    assert files - set(walk("Load a model")) == set(listed)
 
 
 def test_predicting_substitutes() -> None:

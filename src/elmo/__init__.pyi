@@ -2,10 +2,12 @@ from .config import BiLmConfig as BiLmConfig
 from .embed import Carry as Carry
 from .embed import Elmo as Elmo
 from .embed import Encoding as Encoding
+from .embed import similarities as similarities
 from .embed import similarity as similarity
 from .errors import ChecksumError as ChecksumError
 from .errors import ConfigError as ConfigError
 from .errors import DataError as DataError
+from .errors import DownloadError as DownloadError
 from .errors import ElmoError as ElmoError
 from .errors import EncodingError as EncodingError
 from .errors import FormatError as FormatError
@@ -42,6 +44,7 @@ __all__ = [
     "Client",
     "ConfigError",
     "DataError",
+    "DownloadError",
     "Elmo",
     "ElmoError",
     "Encoding",
@@ -64,6 +67,7 @@ __all__ = [
     "perplexity",
     "read_embeddings",
     "resume_bilm",
+    "similarities",
     "similarity",
     "train_bilm",
 ]

@@ -17,6 +17,7 @@ MAX_LAYERS = 64
 MAX_WIDTH = 1 << 16
 MAX_FILTERS = 64
 MAX_CHARACTERS = 1 << 10
+NORM_EPSILON = 1e-6  # of all layer norms, as in AllenNLP
 MAX_ROWS = 1 << 26  # rows of an embedding table or a softmax
 
 
@@ -31,6 +32,9 @@ class CharCnnConfig:
         n_highway: Number of highway layers.
         activation: Activation function after the convolutions.
         max_characters: Number of character ids per token, including the two word boundaries; longer tokens are cut.
+        highway_width: Width of the highway layers, to which the features of the convolutions are projected; None
+            means that highway layers read these features as they are.
+        has_norm: Whether the token vector is normalized at the end.
     """
 
     n_characters: int = 261
@@ -39,11 +43,18 @@ class CharCnnConfig:
     n_highway: int = 1
     activation: Literal["relu", "tanh"] = "relu"
     max_characters: int = 50
+    highway_width: int | None = None
+    has_norm: bool = False
 
     @property
     def n_filters(self) -> int:
         """Width of a token vector after the convolutions."""
         return sum(count for _, count in self.filters)
+
+    @property
+    def width(self) -> int:
+        """Width of a token vector after the highway layers."""
+        return self.n_filters if self.highway_width is None else self.highway_width
 
     def problems(self) -> list[str]:
         """List the values that are out of range."""
@@ -54,12 +65,23 @@ class CharCnnConfig:
             *_outside("max_characters", self.max_characters, 3, MAX_CHARACTERS),
             *_outside("number of filter sizes", len(self.filters), 1, MAX_FILTERS),
         ]
+        if self.highway_width is not None:
+            problems += _outside("highway_width", self.highway_width, 1, MAX_WIDTH)
         for width, count in self.filters[:MAX_FILTERS]:
             problems += _outside("filter width", width, 1, self.max_characters)
             problems += _outside("number of filters of one width", count, 1, MAX_WIDTH)
         if self.activation not in ("relu", "tanh"):
             problems.append(f"activation must be 'relu' or 'tanh'; found {self.activation!r:.40}")
         return problems
+
+    def to_json(self) -> dict[str, Any]:
+        """Convert to JSON values, without options that no model had before version 3 of the native format."""
+        values = asdict(self)
+        if self.highway_width is None:
+            del values["highway_width"]
+        if not self.has_norm:
+            del values["has_norm"]
+        return values
 
 
 @dataclass(frozen=True)
@@ -127,27 +149,63 @@ class LstmConfig:
 
 
 @dataclass(frozen=True)
+class TransformerConfig:
+    """A forward and a backward stack of transformer layers, all of the same shape (Peters et al. 2018b).
+
+    Attributes:
+        n_layers: Number of layers in each stack.
+        state_width: Width of the state of each token.
+        n_heads: Number of attention heads, which must divide ``state_width``.
+        feed_forward_width: Width of the hidden layer of each feed-forward network.
+    """
+
+    n_layers: int = 6
+    state_width: int = 512
+    n_heads: int = 8
+    feed_forward_width: int = 2048
+
+    def problems(self) -> list[str]:
+        """List the values that are out of range."""
+        problems = [
+            *_outside("n_layers", self.n_layers, 1, MAX_LAYERS),
+            *_outside("state_width", self.state_width, 1, MAX_WIDTH),
+            *_outside("n_heads", self.n_heads, 1, MAX_WIDTH),
+            *_outside("feed_forward_width", self.feed_forward_width, 1, MAX_WIDTH),
+        ]
+        if self.state_width % 2:
+            problems.append(f"state_width must be even, for sines and cosines of positions; found {self.state_width}")
+        if not problems and self.state_width % self.n_heads:
+            problems.append(f"n_heads {self.n_heads} must divide state_width {self.state_width}")
+        return problems
+
+
+EncoderConfig = LstmConfig | TransformerConfig
+EncoderName = Literal["lstm", "transformer"]
+_ENCODERS: dict[EncoderName, type[EncoderConfig]] = {"lstm": LstmConfig, "transformer": TransformerConfig}
+
+
+@dataclass(frozen=True)
 class BiLmConfig:
-    """A biLM: a token layer that reads characters, words or both, and two LSTM stacks.
+    """A biLM: a token layer that reads characters, words or both, and two stacks of LSTM or transformer layers.
 
     Attributes:
         chars: Character CNN; None if the model does not read characters.
         words: Table of word vectors; None if the model does not read words.
-        lstm: The LSTM stacks.
+        encoder: The two stacks above the token layer. In JSON, its key is its kind: ``lstm`` or ``transformer``.
         alphabet: What counts as a character: a UTF-8 byte of the word (``bytes``) or of its simplified Chinese form
             (``simplified``), or a Unicode character (``unicode``). None if ``chars`` is None.
     """
 
     chars: CharCnnConfig | None
     words: WordConfig | None
-    lstm: LstmConfig
+    encoder: EncoderConfig
     alphabet: Literal["bytes", "simplified", "unicode"] | None = "bytes"
 
     def __post_init__(self) -> None:
         problems = [
             *(self.chars.problems() if self.chars else []),
             *(self.words.problems() if self.words else []),
-            *self.lstm.problems(),
+            *self.encoder.problems(),
         ]
         if self.chars is None and self.words is None:
             problems.append("chars and words are both null; a token layer needs at least one of them")
@@ -155,39 +213,63 @@ class BiLmConfig:
             problems.append("alphabet and chars must both be set or both be null")
         if self.alphabet not in (None, "bytes", "simplified", "unicode"):
             problems.append(f"alphabet must be 'bytes', 'simplified' or 'unicode'; found {self.alphabet!r:.40}")
-        if self.words and not self.chars and self.words.word_width != self.lstm.state_width:
+        if self.words and not self.chars and self.words.word_width != self.encoder.state_width:
             problems.append(
-                f"word_width {self.words.word_width} must equal state_width {self.lstm.state_width}: "
-                "without a character CNN, word vectors are the direct input of the LSTMs"
+                f"word_width {self.words.word_width} must equal state_width {self.encoder.state_width}: "
+                f"without a character CNN, word vectors are the direct input of the {self.encoder_title} layers"
             )
         if problems:
             raise_all(problems, subject="biLM config", kind=ConfigError)
 
     @property
     def n_layers(self) -> int:
-        """Number of layers that the biLM outputs: the token layer and the LSTM layers."""
-        return self.lstm.n_layers + 1
+        """Number of layers that the biLM outputs: the token layer and those of the encoder."""
+        return self.encoder.n_layers + 1
 
     @property
     def width(self) -> int:
         """Width of the vector of one layer: both directions concatenated."""
-        return 2 * self.lstm.state_width
+        return 2 * self.encoder.state_width
+
+    @property
+    def encoder_name(self) -> EncoderName:
+        """The kind of the encoder."""
+        return "transformer" if isinstance(self.encoder, TransformerConfig) else "lstm"
+
+    @property
+    def encoder_title(self) -> str:
+        """The kind of the encoder, as it is written in text: LSTM or transformer."""
+        return "LSTM" if self.encoder_name == "lstm" else self.encoder_name
+
+    @property
+    def lstm(self) -> LstmConfig:
+        """The LSTM stacks; raises ``ConfigError`` for a transformer."""
+        if isinstance(self.encoder, TransformerConfig):
+            raise ConfigError("this needs an LSTM; the model has transformer layers")
+        return self.encoder
 
     @property
     def has_token_projection(self) -> bool:
-        """Whether the token layer ends with a projection to the width of the LSTM state."""
+        """Whether the token layer ends with a projection to the width of the encoder's state."""
         if self.chars is None:
             return False
-        return self.words is not None or self.chars.n_filters != self.lstm.state_width
+        return self.words is not None or self.chars.width != self.encoder.state_width
 
     def to_json(self) -> dict[str, Any]:
         """Convert to JSON values."""
-        return asdict(self)
+        return {
+            "chars": None if self.chars is None else self.chars.to_json(),
+            "words": None if self.words is None else asdict(self.words),
+            self.encoder_name: asdict(self.encoder),
+            "alphabet": self.alphabet,
+        }
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
         """Build a config from the result of ``to_json``; wrong keys or types raise ``ConfigError``."""
-        values = _check_values(values, cls)
+        name: EncoderName = "transformer" if isinstance(values, Mapping) and "transformer" in values else "lstm"
+        values = _check_values(values, cls, keys={"encoder": name})
+        kind = _ENCODERS[name]
         chars, words = values.get("chars"), values.get("words")
         if chars is not None:
             chars = _check_values(chars, CharCnnConfig)
@@ -196,7 +278,7 @@ class BiLmConfig:
         return cls(
             chars=None if chars is None else CharCnnConfig(**chars),
             words=None if words is None else WordConfig(**_check_values(words, WordConfig)),
-            lstm=LstmConfig(**_check_values(values.get("lstm"), LstmConfig)),
+            encoder=kind(**_check_values(values.get(name), kind)),
             alphabet=values.get("alphabet", "bytes" if chars is not None else None),
         )
 
@@ -219,20 +301,50 @@ def parameter_shapes(config: BiLmConfig) -> dict[str, tuple[int, ...]]:
             shapes[f"token_layer.cnn.convolutions.{i}.bias"] = (count,)
         for i in range(chars.n_highway):
             for part in ("transform", "gate"):
-                shapes[f"token_layer.cnn.highways.{i}.{part}.weight"] = (n_filters, n_filters)
-                shapes[f"token_layer.cnn.highways.{i}.{part}.bias"] = (n_filters,)
-        token_width += n_filters
-    state, cell = config.lstm.state_width, config.lstm.cell_width
+                shapes[f"token_layer.cnn.highways.{i}.{part}.weight"] = (chars.width, chars.width)
+                shapes[f"token_layer.cnn.highways.{i}.{part}.bias"] = (chars.width,)
+        if chars.highway_width is not None:
+            shapes["token_layer.cnn.projection.weight"] = (chars.highway_width, n_filters)
+            shapes["token_layer.cnn.projection.bias"] = (chars.highway_width,)
+        token_width += chars.width
+    encoder = config.encoder
+    state = encoder.state_width
     if config.has_token_projection:
         shapes["token_layer.projection.weight"] = (state, token_width)
         shapes["token_layer.projection.bias"] = (state,)
+    if config.chars and config.chars.has_norm:
+        shapes |= {f"token_layer.norm.{part}": (state,) for part in ("gamma", "beta")}
     for stack in ("forward_stack", "backward_stack"):
-        for i in range(config.lstm.n_layers):
-            shapes[f"{stack}.{i}.input_weight"] = (4 * cell, state)
-            shapes[f"{stack}.{i}.state_weight"] = (4 * cell, state)
-            shapes[f"{stack}.{i}.bias"] = (4 * cell,)
-            if config.lstm.has_projection:
-                shapes[f"{stack}.{i}.projection"] = (state, cell)
+        for i in range(encoder.n_layers):
+            if isinstance(encoder, TransformerConfig):
+                layer = _transformer_shapes(encoder, is_last=i == encoder.n_layers - 1)
+            else:
+                layer = _lstm_shapes(encoder)
+            shapes |= {f"{stack}.{i}.{name}": shape for name, shape in layer.items()}
+    return shapes
+
+
+def _lstm_shapes(lstm: LstmConfig) -> dict[str, tuple[int, ...]]:
+    state, cell = lstm.state_width, lstm.cell_width
+    shapes: dict[str, tuple[int, ...]] = {
+        "input_weight": (4 * cell, state),
+        "state_weight": (4 * cell, state),
+        "bias": (4 * cell,),
+    }
+    return shapes | ({"projection": (state, cell)} if lstm.has_projection else {})
+
+
+def _transformer_shapes(transformer: TransformerConfig, *, is_last: bool) -> dict[str, tuple[int, ...]]:
+    state, hidden = transformer.state_width, transformer.feed_forward_width
+    shapes: dict[str, tuple[int, ...]] = {}
+    for norm in ("attention_norm", "feed_forward_norm", *(("output_norm",) if is_last else ())):
+        shapes |= {f"{norm}.{part}": (state,) for part in ("gamma", "beta")}
+    for name, n_out, n_in in (
+        *((name, state, state) for name in ("query", "key", "value", "context")),
+        ("hidden", hidden, state),
+        ("output", state, hidden),
+    ):
+        shapes |= {f"{name}.weight": (n_out, n_in), f"{name}.bias": (n_out,)}
     return shapes
 
 
@@ -258,24 +370,29 @@ def filters_from_json(values: Any) -> tuple[tuple[int, int], ...]:
 # The types of JSON values that are accepted for each field annotation.
 _FIELD_TYPES: dict[str, tuple[type, ...]] = {
     "int": (int,),
+    "int | None": (int, type(None)),
     "float": (int, float),
     "float | None": (int, float, type(None)),
     "bool": (bool,),
 }
 
 
-def _check_values(values: Any, kind: type) -> dict[str, Any]:
-    """Return the values as keyword arguments for dataclass ``kind``; reject unknown keys and wrong types."""
+def _check_values(values: Any, kind: type, *, keys: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Return the values as keyword arguments for dataclass ``kind``; reject unknown keys and wrong types.
+
+    ``keys`` are the keys of fields that have another name in JSON; the result has these keys.
+    """
+    keys = keys or {}
     if not isinstance(values, Mapping):
         raise ConfigError(f"{kind.__name__} must be a JSON object; found {values!r:.40}")
-    known = {field.name: str(field.type) for field in fields(kind)}
+    known = {keys.get(field.name, field.name): str(field.type) for field in fields(kind)}
     problems = [f"unknown key {key!r}" for key in values if key not in known]
     for key, value in values.items():
         allowed = _FIELD_TYPES.get(known.get(key, ""))
         # bool is a subclass of int, but "n_layers": true is an error
         if allowed and (not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed)):
             problems.append(f"{key} must be {known[key]}; found {value!r:.40}")
-    required = [field.name for field in fields(kind) if field.default is field.default_factory]
+    required = [keys.get(f.name, f.name) for f in fields(kind) if f.default is f.default_factory]
     problems += [f"missing key {name!r}" for name in required if name not in values]
     if problems:
         raise_all(problems, subject=kind.__name__, kind=ConfigError)

@@ -5,7 +5,8 @@
     ElmoError
     ├── ConfigError              an option is out of range, or options contradict each other
     ├── FormatError              the files of a model are damaged, incomplete or of an unknown format
-    │   └── ChecksumError        the SHA-256 of a file differs from the recorded one
+    │   ├── ChecksumError        the SHA-256 of a file differs from the recorded one
+    │   └── DownloadError        the files of a published model cannot be downloaded
     ├── DataError                an input, such as text, tokens or stored vectors, cannot be used
     │   ├── EncodingError        a text file is not UTF-8
     │   └── SentenceTooLongError a sentence is longer than the limit
@@ -31,6 +32,7 @@ __all__ = [
     "ChecksumError",
     "ConfigError",
     "DataError",
+    "DownloadError",
     "ElmoError",
     "EncodingError",
     "FormatError",
@@ -59,6 +61,10 @@ class FormatError(ElmoError):
 
 class ChecksumError(FormatError):
     """The SHA-256 of a file differs from the recorded one."""
+
+
+class DownloadError(FormatError):
+    """The files of a published model cannot be downloaded; the message states what to fetch by hand, if possible."""
 
 
 class DataError(ElmoError):

@@ -153,6 +153,8 @@ TEXT_COMMANDS = (
     "embed X --format tokens",
     "warm model X --out new",
     "sharpen model X --out new",
+    "align model model --dictionary X --corpus corpus.txt corpus.txt --out new",
+    "align model model --pairs identical --corpus X X --out new",
     "train X --out new --preset tiny --epochs 1 --samples 0",
     "train X --format conllu --out new --preset tiny --epochs 1 --samples 0",
     "train corpus.txt --vocabulary X --out new --preset tiny --epochs 1 --samples 0",
@@ -174,6 +176,7 @@ TEXT_COMMANDS = (
     "task train roles X --out t.safetensors",
     "task train coreference X --out t.safetensors",
     "task train entailment X --out t.safetensors",
+    "task train translation X X --out t.safetensors",
     "task train tagging train.conll --vectors X --out t.safetensors",
     "evidence X --out new",
     "curves X",
@@ -181,7 +184,7 @@ TEXT_COMMANDS = (
 MODEL_COMMANDS = (
     "info X", "convert X new", "embed corpus.txt --model X", "task evaluate X corpus.txt",
     "wsd 'the [[bank]] of' --senses X",
-    "neighbors X 'the [[bank]] of'",
+    "neighbors X 'the [[bank]] of'", "align X X --matrix X --out new", "align model model --matrix X --out new",
 )  # fmt: skip
 
 

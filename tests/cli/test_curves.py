@@ -21,7 +21,7 @@ def needs_matplotlib(request: pytest.FixtureRequest) -> None:
 def test_a_picture_and_a_table_of_two_runs(run: Run, here: Path) -> None:
     write_log(here / "first.training")
     write_log(here / "二.training", lines(7, directions=("forward",)), tail=b'{"step": 7')
-    outcome = run("curves", "first", "二.training", "--smooth", "1")
+    outcome = run("curves", "first", "二.training", "--smooth", "1", "--out", "curves.png")
     assert outcome.code == 0
     assert outcome.err.endswith("elmo: wrote curves.png\n")
     assert outcome.out.splitlines() == [
@@ -50,7 +50,7 @@ def test_json_has_every_figure(run: Run, here: Path) -> None:
         (["begun"], ["begun.training/log.jsonl: it has no log entries yet"]),
         (["damaged"], ["damaged.training/log.jsonl, line 2: the entry must be a JSON object"]),
         (["good", "--out", "x.gif"], ["x.gif", ".png"]),
-        (["good", "--against", "hours"], ["it has no times"]),
+        (["good", "--against", "hours", "--out", "x.png"], ["it has no times"]),
     ],
 )
 def test_what_cannot_be_drawn_is_one_line(run: Run, here: Path, arguments: list[str], parts: list[str]) -> None:
@@ -61,10 +61,31 @@ def test_what_cannot_be_drawn_is_one_line(run: Run, here: Path, arguments: list[
     assert not list(here.glob("*.png"))
 
 
-def test_a_missing_library_is_one_line(run: Run, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_one_line_if_a_picture_is_wanted(
+    run: Run, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     write_log(here / "first.training")
-    assert_fails(run("curves", "first"), "pip install 'pyelmo[plots]'")
+    assert_fails(run("curves", "first", "--out", "x.png"), "pip install 'pyelmo[plots]'")
+
+
+def test_with_a_missing_library_the_table_and_json_are_printed(
+    run: Run, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    write_log(here / "first.training")
+    table, as_json = run("curves", "first"), run("curves", "first", "--json")
+    assert (table.code, table.err) == (as_json.code, as_json.err) == (0, "")
+    assert table.out.splitlines()[1].startswith("first  200 of 200")
+    assert json.loads(as_json.out)[0]["step"] == 200
+
+
+def test_no_picture_is_written_unless_it_has_a_name(run: Run, here: Path) -> None:
+    write_log(here / "first.training")
+    before = sorted(here.iterdir())
+    assert run("curves", "first").code == 0
+    assert sorted(here.iterdir()) == before
+    assert_fails(run("curves", "first", "--against", "steps"), "add --out FILE", code=2)
 
 
 def test_no_run_is_wrong_usage(run: Run) -> None:
@@ -81,3 +102,13 @@ def test_a_real_run_is_drawn(run: Run, here: Path) -> None:
     (found,) = json.loads(outcome.out)
     assert found["loss"] > 0
     assert found["best"]["heldout_forward"] > 1
+    assert 0.9 < found["epoch"] <= 1.1
+
+
+@pytest.mark.slow
+def test_a_part_of_an_epoch_is_a_fraction(run: Run, here: Path) -> None:
+    text = "\n".join(f"The cat crosses the river near bank {k}." for k in range(40))
+    (here / "text.txt").write_text(text + "\n", encoding="utf-8")
+    assert run("train", "text.txt", "--out", "half", "--preset", "tiny", "--epochs", "0.5").code == 0
+    (found,) = json.loads(run("curves", "half", "--json").out)
+    assert found["epoch"] == pytest.approx(0.5, abs=0.1)

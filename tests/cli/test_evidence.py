@@ -58,8 +58,9 @@ def test_without_matplotlib_everything_else_is_written(run: Run, here: Path, mon
 def test_errors_are_one_line(run: Run, here: Path) -> None:
     write_plan(here)
     assert_fails(
-        run("evidence", "plan.toml", "--out", "x", "--tables", "4"), "expected table numbers from 1 to 3", code=2
+        run("evidence", "plan.toml", "--out", "x", "--tables", "5"), "expected table numbers from 1 to 4", code=2
     )
+    assert_fails(run("evidence", "plan.toml", "--out", "x", "--tables", "4"), "table 4 needs a task with sizes")
     assert_fails(run("evidence", "plan.toml", "--out", "x", "--tables", ""), "at least one table or the curve")
     assert_fails(run("evidence", "plan.toml", "--out", "x", "--tasks", "pos"), "unknown task 'pos'", "ner, mood")
     assert_fails(run("evidence", "nothing.toml", "--out", "x"), "nothing.toml")

@@ -12,7 +12,8 @@ from tests.cli.conftest import Run
 from tests.cli.example_files import prepare
 
 PANELS = {
-    "Embed:": ("embed", "compare", "demo", "info", "convert", "warm", "calibrate", "sharpen"),
+    "Embed:": ("embed", "compare", "demo", "info", "convert", "warm", "calibrate", "sharpen", "align"),
+    "Published models:": ("models", "download", "cache"),
     "Train:": ("train", "perplexity", "curves"),
     "Words:": (
         "index",

@@ -27,6 +27,16 @@ def test_neighbors_are_shown_in_their_sentences(run: Run, indexed: Path) -> None
     assert all("[" in line for line in lines)
 
 
+def test_neighbors_uses_the_model_of_the_index_and_says_which(run: Run, indexed: Path, here: Path) -> None:
+    named = run("neighbors", indexed, "the [[bank]]", "--model", "model")
+    found = run("neighbors", indexed, "the [[bank]]")
+    assert (found.code, found.out) == (0, named.out)
+    assert found.err == f"elmo: using the model of the index: {here / 'model'}\n"
+    (here / "model").rename(here / "moved")
+    assert_fails(run("neighbors", indexed, "the [[bank]]"), "no longer exists", "--model")
+    assert run("neighbors", indexed, "the [[bank]]", "--model", "moved").out == named.out
+
+
 def test_table_json_and_file_agree(run: Run, indexed: Path, here: Path) -> None:
     arguments = ("neighbors", indexed, "the bank", "a [[river]]", "--word", "bank", "--model", "model")
     values = json.loads(run(*arguments, "--json").out)

@@ -15,10 +15,10 @@ from tests.formats.tiny import tiny_model
 
 def test_the_table_has_every_start_with_and_without_unknown_words(run: Run) -> None:
     assert run("warm", "model", "corpus.txt").code == 0
-    outcome = run("perplexity", "model", "corpus.txt")
+    outcome = run("perplexity", "model", "corpus.txt", "--start", "all")
     assert (outcome.code, outcome.err) == (0, "")
     lines = outcome.out.splitlines()
-    result = perplexity("model", Path("corpus.txt"))
+    result = perplexity("model", Path("corpus.txt"), start="all")
     assert lines[0] == "text      3 sentences, 23 tokens, 26 predictions per direction"
     assert lines[1] == "unknown   16 tokens (69.57%)"
     assert lines[2].startswith("          most frequent: . 3, I 1, It 1, ")
@@ -43,6 +43,17 @@ def test_the_table_has_every_start_with_and_without_unknown_words(run: Run) -> N
             ]
     assert list(shown) == []
     assert list(result.by_start) == ["zero", "warm", "carry"]
+
+
+def test_one_start_state_is_used_by_default_and_the_others_are_named(run: Run) -> None:
+    assert list(perplexity("model", Path("corpus.txt")).by_start) == ["zero"]
+    lines = run("perplexity", "model", "corpus.txt").out.splitlines()
+    assert [line.split()[0] for line in lines[5:7]] == ["zero", "left"]
+    assert lines[7] == ""
+    assert "--start carry" in lines[8]
+    assert "--start all" in lines[8]
+    assert len(lines) == 9
+    assert len(run("perplexity", "model", "corpus.txt", "--start", "zero").out.splitlines()) == 7
 
 
 def test_json_equals_the_result_of_the_library(run: Run) -> None:

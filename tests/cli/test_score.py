@@ -138,3 +138,21 @@ def test_errors_leave_no_files(here: Path, arguments: list[str], kind: type[Elmo
 def test_no_text_is_wrong_usage(here: Path) -> None:
     with pytest.raises(AssertionError, match="--text"):
         run()
+
+
+def test_minimal_pairs_are_counted_by_phenomenon(here: Path) -> None:
+    rows = "the river bank\tbank the river\torder\ncafé 河岸\t河岸 café\tscripts\n"
+    (here / "pairs").mkdir()
+    (here / "pairs" / "a.tsv").write_text(f"sentence_good\tsentence_bad\tphenomenon\n{rows}", encoding="utf-8")
+    lines = run("--pairs", "pairs").splitlines()
+    assert lines[0].split() == ["pairs", "forward", "backward", "both", "phenomenon"]
+    assert [(line.split()[0], line.split()[-1]) for line in lines[1:]] == [
+        ("1", "order"),
+        ("1", "scripts"),
+        ("2", "all"),
+    ]
+    values = json.loads(run("--pairs", "pairs", "--json"))
+    right = [pair["is_right"]["both"] for pair in values["pairs"]]
+    assert values["accuracy"]["all"]["both"] == sum(right) / 2
+    with pytest.raises(AssertionError, match="--pairs cannot be combined with INPUT"):
+        run("corpus.txt", "--pairs", "pairs")

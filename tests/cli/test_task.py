@@ -22,7 +22,7 @@ from elmo.tasks.kinds.registry import read_examples
 from elmo.tasks.model import TaskModel
 from elmo.tasks.output import write_predictions
 from tests.cli.conftest import Outcome, Run, assert_fails
-from tests.cli.task_files import FAST, SENTENCES, TEXTS, train, write_files
+from tests.cli.task_files import FAST, SENTENCES, TEXTS, train, train_translator, write_files
 from tests.cli.test_help import examples
 
 
@@ -342,6 +342,8 @@ def test_every_example_of_the_help_runs(
     assert max(map(len, shown.out.splitlines())) <= 80
     lines = examples(shown.out)
     assert len(lines) >= 2
+    pytest.importorskip("sacrebleu", reason="sacrebleu is not installed")
+    assert train_translator(run).code == 0
     for line in lines:
         words = shlex.split(line)
         assert len(line) <= 78, line

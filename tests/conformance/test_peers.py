@@ -16,6 +16,7 @@ from tests.conformance.locations import PEERS, SCRIPTS, needs_peer, peer_python
 
 pytestmark = [pytest.mark.conformance, needs_peer("allennlp", "tensorflow")]
 VENVS = {"allennlp": "allennlp", "simple_elmo": "tensorflow"}
+ALL_VENVS = VENVS | {"allennlp_transformer": "allennlp"}
 SENSES = Path(__file__).parents[1] / "data" / "senses.en.tsv"
 SENTENCES = [
     "I sat by the bank of the river .",
@@ -45,7 +46,7 @@ def peer_vectors(peer: str, model: Path, sentences: Sequence[str], scratch: Path
     """Return all layers (layer, time, width) of each sentence, as the first batch of a new process."""
     text, out = scratch / f"{peer}.txt", scratch / f"{peer}.npz"
     text.write_text("\n".join(sentences) + "\n", encoding="utf-8")
-    command = [peer_python(VENVS[peer]), SCRIPTS / "worker.py", peer, PEERS, model]
+    command = [peer_python(ALL_VENVS[peer]), SCRIPTS / "worker.py", peer, PEERS, model]
     request = json.dumps({"op": "vectors", "file": str(text), "out": str(out)}) + "\n"
     done = subprocess.run(command, input=request.encode(), capture_output=True, check=False, timeout=900)
     assert done.returncode == 0, done.stderr.decode()[-2000:]
@@ -72,6 +73,11 @@ def assert_equal_vectors(model: Path, other: Path, peer: str, scratch: Path, rec
 def test_every_layer_equals_that_of_the_peer(peer: str, size: str, tmp_path: Path, record_property) -> None:
     model = PEERS / "models" / size
     assert_equal_vectors(model, model, peer, tmp_path, record_property)
+
+
+def test_every_layer_of_a_transformer_equals_that_of_allennlp(tmp_path: Path, record_property) -> None:
+    model = PEERS / "models" / "transformer"
+    assert_equal_vectors(model, model, "allennlp_transformer", tmp_path, record_property)
 
 
 @pytest.mark.parametrize("peer", VENVS)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from elmo import DataError, Elmo, FormatError, OutputError, similarity
+from elmo import DataError, Elmo, FormatError, OutputError, similarities
 from elmo.embed.calibration import MIN_USAGES, N_USAGES, calibrate_model, compute_similarity_statistics
 from elmo.embed.comparison import compare, rank_similarity
 from elmo.formats import native
@@ -32,7 +32,7 @@ def statistics(elmo: Elmo) -> SimilarityStatistics:
 
 def test_quantiles_are_those_of_all_pairs_of_usages(elmo: Elmo, statistics: SimilarityStatistics) -> None:
     vectors = np.stack([found.word("Bank") for found in elmo.encode([x.split() for x in TEXT[:-2]], layers="sense")])
-    cosines = np.asarray(similarity(vectors, vectors))[np.triu_indices(N_USAGES, 1)]
+    cosines = similarities(vectors, vectors)[np.triu_indices(N_USAGES, 1)]
     np.testing.assert_allclose(statistics.words["bank"], np.quantile(cosines, LEVELS), atol=2e-3)
     assert set(statistics.words) == {"the", "bank", "of", "river", "is", "here"}  # the words of MIN_USAGES sentences
     assert statistics.all_words[0] == min(values[0] for values in statistics.words.values())

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from elmo import ConfigError, DataError, Elmo, LayerMix, LayerMixes, ShapeError, similarity
+from elmo import ConfigError, DataError, Elmo, LayerMix, LayerMixes, ShapeError, similarities, similarity
 from elmo.text.tokenizers import Tokens
 from tests.formats.tiny import tiny_model
 
@@ -128,11 +128,15 @@ def test_errors_name_the_missing_span(elmo: Elmo) -> None:
 def test_similarity_is_the_cosine() -> None:
     assert similarity(np.array([1.0, 0.0]), np.array([1.0, 1.0])) == pytest.approx(0.5**0.5)
     rows = np.array([[1.0, 0.0], [0.0, 2.0], [0.0, 0.0]], dtype=np.float16)
-    np.testing.assert_allclose(similarity(rows, rows), [[1, 0, 0], [0, 1, 0], [0, 0, 0]])
+    np.testing.assert_allclose(similarities(rows, rows), [[1, 0, 0], [0, 1, 0], [0, 0, 0]])
     assert similarity(torch.tensor([1.0, 2.0]), torch.tensor([2.0, 4.0])) == pytest.approx(1.0)
-    assert similarity(rows, np.array([3.0, 0.0])).shape == (3,)
+    assert similarities(rows, np.array([3.0, 0.0])).shape == (3,)
     with pytest.raises(ShapeError, match="the same width"):
         similarity(np.zeros(3), np.zeros(4))
+    with pytest.raises(ShapeError, match="the same width"):
+        similarities(np.zeros((2, 3)), np.zeros((2, 4)))
+    with pytest.raises(ShapeError, match="for the rows of matrices"):
+        similarity(rows, rows)
 
 
 def test_the_repr_shows_tokens_axes_and_an_example(elmo: Elmo) -> None:

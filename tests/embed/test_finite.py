@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from elmo import lexicon
-from elmo.embed import Carry, Elmo, compare, look_inside, similarity
+from elmo.embed import Carry, Elmo, compare, look_inside, similarities, similarity
 from elmo.embed.encoding import is_finite
 from elmo.embed.finite import MAX_HALF
 from elmo.errors import ConfigError, ElmoError, NotFiniteError
@@ -66,7 +66,7 @@ CALLS: dict[str, Callable[[Elmo], Any]] = {
     "substitutes": lambda elmo: lexicon.find_substitutes(elmo, MARKED),
     "explain": lambda elmo: [explain(elmo, method) for method in ("leave-out", "replace", "gradient")],
     "senses": lambda elmo: lexicon.embed_usages(elmo, usages(elmo)),
-    "pairs": lambda elmo: similarity(*(encoding.vectors for encoding in elmo.encode(TEXT[:2]))),
+    "pairs": lambda elmo: similarities(*(encoding.vectors for encoding in elmo.encode(TEXT[:2]))),
 }
 
 
@@ -169,9 +169,9 @@ def test_a_mix_that_is_not_finite_is_refused(value: float) -> None:
 
 def test_similarities_of_extreme_vectors_are_exact() -> None:
     vectors = np.array([[3.0, 4.0], [4.0, 3.0], [0.0, 0.0]])
-    expected = similarity(vectors, vectors)
+    expected = similarities(vectors, vectors)
     for scale in (1e-300, 1e-160, 1e160, 1e300):
-        assert similarity(vectors * scale, vectors) == pytest.approx(expected)
+        assert similarities(vectors * scale, vectors) == pytest.approx(expected)
         assert similarity(vectors[0] * scale, vectors[1] * scale) == pytest.approx(0.96)
     for bad in (np.nan, np.inf, -np.inf):
         with pytest.raises(NotFiniteError, match="the vectors 'b' must be finite numbers"):

@@ -54,6 +54,46 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+TRANSLATION = (
+    PLAN
+    + """
+[mt]
+kind = "translation"
+train = ["mt.en", "mt.de"]
+dev = ["mt.en", "mt.de"]
+sizes = [6, 12]
+[mt.head]
+hidden_width = 4
+n_units = 40
+beam_width = 2
+"""
+)
+
+
+@pytest.mark.slow
+def test_table_4_compares_vectors_by_number_of_pairs(tmp_path: Path) -> None:
+    pytest.importorskip("sacrebleu", reason="sacrebleu is not installed")
+    write_plan(tmp_path, TRANSLATION)
+    (tmp_path / "mt.en").write_text("a a b\nb Q\n" * 6)
+    (tmp_path / "mt.de").write_text("ein ein Baum\nBaum Q\n" * 6)
+    found = collected(tmp_path, tmp_path / "out", tables=[4])
+    assert not found.tables
+    (table,) = found.sizes
+    assert [(table.task, row.n_examples) for row in table.rows] == [("mt", 6), ("mt", 12)]
+    assert all(set(row.cells) == {"random", "baseline", "elmo_only"} for row in table.rows)
+    assert len(found.runs) == 2 * 3 * 2
+    assert {mix.condition for mix in found.mixes} == {"elmo_only"}
+    lines = (tmp_path / "out" / "evidence.txt").read_text("utf-8").splitlines()
+    assert lines[0] == "Table 4. Random vectors, static vectors and ELMo by number of training examples"
+    assert lines[1].split()[:4] == ["mt", "score", "random", "vectors"]
+    assert lines[3].split()[:2] == ["12", "bleu"]
+    again = json.loads((tmp_path / "out" / "evidence.json").read_text("utf-8"))
+    assert again["sizes"][0]["rows"][0]["n_examples"] == 6
+    assert new_runs(folder=tmp_path, out=tmp_path / "out", tables=[4]) == []
+    with pytest.raises(ConfigError, match="table 4 needs a task with sizes"):
+        collect_evidence(write_plan(tmp_path), tmp_path / "other", model=ELMO, tables=[4])
+
+
 def files_of(out: Path) -> list[dict[str, Any]]:
     return [json.loads(path.read_text()) for path in sorted((out / "runs").glob("*.json"))]
 

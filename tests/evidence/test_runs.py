@@ -49,8 +49,18 @@ def test_fewer_examples_have_more_epochs_up_to_a_bound() -> None:
     assert run_options(EvidenceRun("ner", "input", 1, 1, 100), fit).epochs == 40
 
 
+def test_table_4_lists_random_vectors_static_vectors_and_elmo_for_each_size() -> None:
+    runs = list_runs({"mt": 90, "ner": 50}, tables=[4], has_curve=False, n_seeds=2, sizes={"mt": [10, 90]})
+    assert runs == [
+        EvidenceRun("mt", condition, seed, size, 90)
+        for size in (10, 90)
+        for condition in ("random", "baseline", "elmo_only")
+        for seed in (1, 2)
+    ]
+
+
 def test_no_tables_and_unknown_tables_are_refused() -> None:
-    with pytest.raises(ConfigError, match="tables must be among 1, 2, 3; found 4"):
-        list_runs({}, tables=[1, 4], has_curve=False, n_seeds=1)
+    with pytest.raises(ConfigError, match="tables must be among 1, 2, 3, 4; found 5"):
+        list_runs({}, tables=[1, 5], has_curve=False, n_seeds=1)
     with pytest.raises(ConfigError, match="choose at least one table or the curve"):
         list_runs({}, tables=[], has_curve=False, n_seeds=1)

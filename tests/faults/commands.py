@@ -5,6 +5,7 @@ All commands run in a folder with their inputs, use a tiny model, and write belo
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import random
@@ -119,6 +120,11 @@ def senses(folder: Path) -> None:
     write_wordnet(folder / "dict")
 
 
+def word_pairs(folder: Path) -> None:
+    """Write a dictionary in which every word is its own translation; it is also the corpus."""
+    (folder / "pairs.txt").write_text("".join(f"word{k} word{k}\n" for k in range(40)))
+
+
 def pairs(folder: Path) -> None:
     """Write pairs of sentences with a word."""
     (folder / "pairs.data.txt").write_text(DATA, encoding="utf-8")
@@ -190,6 +196,27 @@ def build_deduplicated() -> int:
     return 0
 
 
+def downloads(folder: Path) -> None:
+    """Write what a server offers, and a folder of downloads with a model."""
+    for name, content in PUBLISHED.items():
+        (folder / "offered" / "allenai" / "small" / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "offered" / "allenai" / "small" / name).write_bytes(content)
+
+
+def downloaded(folder: Path) -> None:
+    """Write a model into the folder of downloads."""
+    from elmo.catalog.cache import FileRecord, ModelCache, write_record
+    from elmo.catalog.models import get_model
+
+    os.environ["ELMO_DOWNLOADS"] = str(folder / "downloads")
+    cache = ModelCache(get_model("allenai/small"))
+    cache.folder.mkdir(parents=True)
+    for name, content in PUBLISHED.items():
+        (cache.folder / name).write_bytes(content)
+    records = {n: FileRecord(len(c), hashlib.sha256(c).hexdigest()) for n, c in PUBLISHED.items()}
+    write_record(cache.record, cache.model, records)
+
+
 # --- what is different in the process of a command ------------------------------------------------------
 
 
@@ -203,6 +230,31 @@ def small_shards() -> None:
     from elmo.jobs import plan
 
     plan.SHARD_BYTES = 160
+
+
+def use_downloads() -> None:
+    """Keep downloads in the output folder."""
+    from elmo.catalog import models
+
+    models._read_table.cache_clear()  # read the table again, as a new process does
+    os.environ.update(ELMO_DOWNLOADS="out/downloads")
+
+
+def serve_models() -> None:
+    """Serve the files of a published model from a thread of this process, and keep downloads in the output folder."""
+    from tests.catalog.file_server import start_server
+
+    use_downloads()
+    root = Path("offered")
+    files = {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    os.environ["ELMO_MIRROR"] = start_server(files).address
+
+
+def load_downloads(out: Path) -> list[str]:
+    """Return the problems of downloaded files: each must have its name only if it is complete."""
+    folder = out / "downloads" / "allenai" / "small"
+    names = [path.name for path in folder.glob("*")]
+    return [f"{name} is incomplete" for name in names if (folder / name).read_bytes() != PUBLISHED.get(name)]
 
 
 def few_steps() -> None:
@@ -234,11 +286,18 @@ def load_model(out: Path) -> list[str]:
 
 # --- the table ------------------------------------------------------------------------------------------
 
+PUBLISHED = {
+    "elmo_2x1024_128_2048cnn_1xhighway_options.json": b'{"lstm": {}}',
+    "elmo_2x1024_128_2048cnn_1xhighway_weights.hdf5": b"\x89HDF\r\n\x1a\n" + random.Random(0).randbytes(9000),
+}
 TRAIN = (
     "train text.txt --out out/model --preset tiny --cells 12 --width 8 --format tokens --samples 20 --batch-size 8"
     " --window 10 --epochs 1.6 --evaluate-every 3 --checkpoint-every 2 --learning-rate 0.6 --seed 2"
 )
 EMBED = "embed lines.txt --layers all --shard-tokens 15 --batch-size 2 --tokenizer whitespace --out out/v"
+TRANSLATE = (
+    f"task train translation train.en train.de --dev train.en --dev train.de --set head.n_units=60 {' '.join(FAST[1:])}"
+)
 TASK = f"task train tagging train.conll --dev dev.conll {' '.join(FAST[1:])}"
 
 
@@ -272,6 +331,10 @@ COMMANDS: tuple[Command, ...] = (
             change="corpus.txt", grows=("usages/*",), prepare=small_shards, needs="usearch"),
     Command("index --to lance", "index corpus.txt --out out/usages --to lance", "resumes", (model, prose),
             change="corpus.txt", grows=("usages/*",), varies=("usages/*lance*",), prepare=small_shards, needs="lance"),
+    Command("download", "download allenai/small", "resumes", (downloads,), prepare=serve_models, check=load_downloads,
+            grows=("downloads/allenai/small.json",), quick="kills"),
+    Command("cache --remove", "cache --remove allenai/small", "resumes", (), before=downloaded, prepare=use_downloads,
+            grows=("downloads/allenai/small/*",)),
     Command("convert --dtype", "convert model out/half --dtype float16", "creates", (model,), quick="all"),
     Command("convert --to hdf5", "convert model out/hdf5 --to hdf5", "creates", (model,)),
     Command("convert --to onnx", "convert model out/web --to onnx", "creates", (model,), needs="onnx"),
@@ -279,6 +342,8 @@ COMMANDS: tuple[Command, ...] = (
             quick="all"),
     Command("warm --out", "warm model corpus.txt --out out/warm", "creates", (model, prose), change="corpus.txt"),
     Command("sharpen", "sharpen model articles.txt --out out/sharp", "creates", (model, articles)),
+    Command("align", "align model model --dictionary pairs.txt --corpus pairs.txt pairs.txt --out out/aligned",
+            "creates", (model, word_pairs)),
     Command("task train", f"{TASK} --out out/ner.safetensors", "resumes", (model, tagged), change="train.conll",
             grows=("ner.safetensors.training/*",), quick="kills"),
     Command("task train --adapt", f"{TASK} --adapt 1 --out out/ner.safetensors", "resumes", (model, tagged),
@@ -287,6 +352,11 @@ COMMANDS: tuple[Command, ...] = (
             (model, tagged, made_by(f"{TASK} --out ner.safetensors")), change="dev.conll"),
     Command("task predict --out", "task predict ner.safetensors corpus.txt --out out/tagged.conll", "replaces",
             (model, tagged, prose, made_by(f"{TASK} --out ner.safetensors")), change="corpus.txt"),
+    Command("task train translation", f"{TRANSLATE} --out out/de.safetensors", "resumes", (model, tagged),
+            change="train.en", grows=("de.safetensors.training/*",), needs="sacrebleu"),
+    Command("task predict --picture", "task predict de.safetensors train.en --out out/de.txt --picture out/a.png",
+            "replaces", (model, tagged, made_by(f"{TRANSLATE} --out de.safetensors")), change="train.en",
+            needs="sacrebleu"),
     Command("evidence", "evidence plan.toml --out out/evidence --tasks ner --seeds 1 --tables 1", "resumes",
             (model, plan), change="ner/train.conll", grows=("evidence/*",),
             varies=("evidence/layers/*", "evidence/runs/*")),

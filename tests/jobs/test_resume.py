@@ -224,3 +224,17 @@ def test_a_job_on_stdin_is_resumed_with_the_same_input(
     summary = embed_corpus(job, elmo)
     assert summary.kept == 3
     assert summary.sentences == 7
+
+
+def test_a_job_of_an_earlier_release_that_kept_lines_resumes_with_the_same_options(
+    job: EmbedJob, out: Path, elmo: Elmo, caplog: pytest.LogCaptureFixture
+) -> None:
+    begin(replace(job, split=False), elmo)  # earlier releases stored false for the default
+    with caplog.at_level("INFO"):
+        assert embed_corpus(replace(job, split=None), elmo).kept > 0
+    assert "was started with --no-split: keeping lines" in caplog.text
+    with pytest.raises(OutputError, match=r"split \(was false, now true; add --no-split\)"):
+        embed_corpus(replace(job, split=True), elmo)
+    embed_corpus(replace(job, split=None, restart=True), elmo)
+    with pytest.raises(OutputError, match=r"split \(was null, now false; leave out --split and --no-split\)"):
+        embed_corpus(replace(job, split=False), elmo)

@@ -362,7 +362,7 @@ def test_a_shard_is_about_64_megabytes() -> None:
     from elmo.config import BiLmConfig, CharCnnConfig, LstmConfig
     from elmo.jobs.shard import Layout
 
-    config = BiLmConfig(chars=CharCnnConfig(), words=None, lstm=LstmConfig())
+    config = BiLmConfig(chars=CharCnnConfig(), words=None, encoder=LstmConfig())
     layout = Layout.of(config, layers="all", dtype="float32")
     assert EmbedJob(()).tokens_per_shard(layout) * 3 * 1024 * 4 == pytest.approx(1 << 26, rel=0.01)
 

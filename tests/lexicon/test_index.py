@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from elmo import ConfigError, DataError, similarity
+from elmo import ConfigError, DataError, similarities
 from elmo.embed.elmo import Elmo
+from elmo.formats import native
 from elmo.formats.pretrained import fingerprint, load
 from elmo.lexicon.index import Index, _compute_norms
 from elmo.lexicon.indexing import IndexJob, build_index
@@ -35,7 +36,7 @@ def test_every_word_is_found_with_its_sentence_location_and_vector(index: Index,
 
 def test_the_nearest_usages_have_the_highest_cosines(index: Index) -> None:
     vectors = index.vectors(range(len(index)))
-    cosines = np.asarray(similarity(vectors, vectors))
+    cosines = similarities(vectors, vectors)
     for number, found in enumerate(index.nearest(vectors, k=4)):
         assert [round(one.similarity, 6) for one in found] == np.round(np.sort(cosines[number])[::-1][:4], 6).tolist()
     assert index.nearest(vectors[:1], k=1)[0][0].number == 0
@@ -74,6 +75,40 @@ def test_the_message_names_a_bundled_model(index: Index, elmo: Elmo) -> None:
         index.check_model(elmo)
 
 
+def test_an_index_remembers_the_model_that_built_it(job: IndexJob, tmp_path: Path) -> None:
+    native.write(tiny_model(softmax=True), tmp_path / "mine")
+    elmo = Elmo.from_pretrained(tmp_path / "mine")
+    index = build_index(job, elmo)
+    assert Index(job.out).find_model() == index.source == str(tmp_path / "mine")
+    with pytest.raises(ConfigError, match=r"built with another model, .*mine: use --model .*mine, or build"):
+        index.check_model(tiny_elmo(seed=1))
+    (tmp_path / "mine").rename(tmp_path / "moved")
+    with pytest.raises(ConfigError, match=r"its model .*mine no longer exists; set the model"):
+        index.find_model()
+    index.check_model(Elmo.from_pretrained(tmp_path / "moved"))  # the fingerprint decides
+
+
+def test_an_index_names_its_model_but_never_downloads_it(job: IndexJob, elmo: Elmo) -> None:
+    index = build_index(job, elmo)
+    assert index.source is None
+    with pytest.raises(ConfigError, match="it does not say which model it was built with; set the model"):
+        index.find_model()
+    for source in ("org/name", "../model", "hf://org/name"):
+        index.source = source
+        with pytest.raises(ConfigError, match=f"built with the model {source}, which must be named"):
+            index.find_model()
+
+
+def test_an_index_of_version_1_is_read(job: IndexJob, elmo: Elmo) -> None:
+    build_index(job, elmo)
+    values = json.loads((job.out / "index.json").read_text())
+    del values["source"]
+    (job.out / "index.json").write_text(json.dumps(values | {"version": 1}))
+    index = Index(job.out)
+    assert (index.source, len(index) > 0) == (None, True)
+    index.check_model(elmo)
+
+
 def test_an_index_that_was_moved_is_reported(job: IndexJob, elmo: Elmo, tmp_path: Path) -> None:
     build_index(job, elmo)
     index = Index(job.out)
@@ -86,7 +121,7 @@ def test_damage_is_detected_and_repaired(job: IndexJob, elmo: Elmo) -> None:
     build_index(job, elmo)
     whole = contents(job.out)
     (job.out / "index.json").write_text("{}")
-    with pytest.raises(DataError, match=r"index\.json: expected an index of version 1"):
+    with pytest.raises(DataError, match=r"index\.json: expected an index of version 2"):
         Index(job.out)
     build_index(job, elmo)  # writes index.json again
     assert contents(job.out) == whole

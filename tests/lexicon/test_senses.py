@@ -17,6 +17,7 @@ from elmo.lexicon.senses import (
     context_names,
     embed_by,
     find_senses,
+    make_names_distinct,
     name_by_substitutes,
     select_distinct,
     senses_in_corpus,
@@ -94,6 +95,16 @@ def test_a_callable_names_senses_by_their_usages() -> None:
     named = find_senses(banks(), n_clusters=2, name_of=name_of)
     assert seen == [24, 12]
     assert [sense.label for sense in named.items] == ["1: of 24", "2: of 12"]
+
+
+def test_senses_with_the_same_name_get_a_word_that_distinguishes_them() -> None:
+    usages = banks()
+    names = [sense.name for sense in find_senses(usages, n_clusters=2, name_of=lambda _: ["shore", "fund"]).items]
+    assert [name[:2] for name in names] == [("shore", "fund")] * 2
+    assert len({name[2] for name in names}) == 2
+    groups = [usages.items[:1], usages.items[:1], usages.items[:1]]
+    same = [("shore", "fund"), ("fund", "shore"), ()]
+    assert make_names_distinct(same, groups) == [("shore", "fund"), ("fund", "shore", "(2)"), ()]
 
 
 def test_names_exclude_the_word_itself_punctuation_and_rare_words() -> None:
@@ -235,7 +246,7 @@ def test_one_call_finds_the_senses_of_a_word_in_a_corpus(app: typer.Typer) -> No
 def test_senses_are_named_by_substitutes_if_the_model_has_a_softmax(app: typer.Typer) -> None:
     given = ("senses", "bank", "corpus.txt", "--clusters", "2", "--json", "--model")
     named = json.loads(run(app, *given, "model")[1])["senses"]
-    assert all(one["name"] and {*one["name"]} <= {*WORDS} for one in named)
+    assert all(one["name"] and {*one["name"][:3]} <= {*WORDS} for one in named)
     native.write(tiny_model(), Path("plain"))  # no softmax: by the words around
     around = json.loads(run(app, *given, "plain")[1])["senses"]
     words = set(Path("corpus.txt").read_text("utf-8").lower().split())

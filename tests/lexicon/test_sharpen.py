@@ -144,7 +144,7 @@ def test_clipped_states_are_counted(found: SharpenedModel, long_text: list[Token
 
 
 def replace_clip(model: Pretrained) -> Pretrained:
-    return replace(model, config=replace(model.config, lstm=replace(model.config.lstm, state_clip=None)))
+    return replace(model, config=replace(model.config, encoder=replace(model.config.lstm, state_clip=None)))
 
 
 def test_too_little_text_is_rejected(long_text: list[Tokens]) -> None:

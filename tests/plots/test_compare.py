@@ -12,6 +12,7 @@ from elmo import DataError, OutputError
 from elmo.embed.comparison import Comparison, Use
 
 pytest.importorskip("matplotlib")
+from elmo.plots import figure
 from elmo.plots.compare import _format_use, draw_comparison, draw_words
 from elmo.plots.figure import BUNDLED_FONT, find_fonts
 
@@ -112,6 +113,44 @@ def test_without_installed_fonts_the_bundled_one_has_common_characters(
         draw_comparison(comparison("我吃苹果", "蘋果 苹果", word="苹果"), tmp_path / "x.pdf")
     assert not caplog.records
     assert find_fonts("苹\U00012000")[1] == "\U00012000"
+
+
+def test_a_font_that_was_installed_after_matplotlib_listed_the_fonts_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from matplotlib import font_manager
+
+    sign = "\ua000"  # a syllable of Yi, which no font of the list has
+    monkeypatch.setattr(font_manager.fontManager, "ttflist", list(font_manager.fontManager.ttflist))
+    monkeypatch.setattr(font_manager, "X11FontDirectories", [str(tmp_path)])
+    monkeypatch.setattr(font_manager, "OSXFontDirectories", [str(tmp_path)])
+    assert find_fonts(sign)[1] == sign
+    _write_font(tmp_path / "new.ttf", family="Unifont", character=sign)
+    assert find_fonts(sign) == (["DejaVu Sans", "Unifont"], "")
+    with caplog.at_level(logging.WARNING):
+        draw_comparison(comparison(f"{sign} bank", "the bank"), tmp_path / "x.png")
+    assert not caplog.records
+
+
+def _write_font(path: Path, *, family: str, character: str) -> None:
+    """Write a font that has one character, under a family name that elmo knows."""
+    from fontTools.ttLib import TTFont
+
+    font = TTFont(Path(figure.__file__).parent / "fonts" / "cjk.ttf")
+    for table in font["cmap"].tables:
+        table.cmap[ord(character)] = table.cmap[ord("书")]
+    for record in font["name"].names:
+        if record.nameID in (1, 4, 16):
+            record.string = family
+    font.save(path)
+
+
+def test_a_font_that_was_removed_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from matplotlib import font_manager
+
+    gone = font_manager.FontEntry(fname=str(tmp_path / "gone.ttf"), name="Noto Sans CJK SC")
+    monkeypatch.setattr(font_manager.fontManager, "ttflist", [gone])
+    assert find_fonts("书") == ([BUNDLED_FONT], "")
 
 
 def test_a_long_sentence_is_shortened_around_its_word() -> None:

@@ -34,7 +34,7 @@ def model() -> Pretrained:
 
 
 def test_perplexity_is_computed_from_the_scores(model: Pretrained) -> None:
-    result = perplexity(model, TEXT)
+    result = perplexity(model, TEXT, start="all")
     assert list(result.by_start) == ["zero", "warm", "carry"]
     assert (result.n_sentences, result.n_tokens, result.n_unknown) == (4, 8, 3)
     for start, both in result.by_start.items():

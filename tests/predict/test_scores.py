@@ -211,7 +211,7 @@ def test_results_have_a_short_repr() -> None:
     model = tiny_model(softmax=True)
     (scored,) = scores.score_sentences(model, "the bank")
     assert repr(scored) == f"SentenceScores('the bank', start='zero', perplexity={scored.perplexity:,.2f})"
-    result = perplexity(model, ["the bank"])
+    result = perplexity(model, ["the bank"], start=["zero", "carry"])
     zero, carry = (result[start].geometric_mean for start in ("zero", "carry"))
     assert repr(result) == f"Perplexity(zero {zero:,.2f}, carry {carry:,.2f}; 2 tokens, 0.0% unknown)"
     assert repr(result["zero"]).startswith("Means(forward=")

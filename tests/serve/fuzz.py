@@ -7,7 +7,6 @@ files, folders, sockets and processes that the server opens, and writes them to 
 from __future__ import annotations
 
 import asyncio
-import atexit
 import json
 import os
 import random
@@ -544,10 +543,12 @@ def run_audited(report: Path, arguments: Sequence[str]) -> None:
         report.write_text(json.dumps(events, indent=1))
 
     sys.addaudithook(hook)
-    atexit.register(write)
     signal.signal(signal.SIGUSR1, start)
     sys.argv = ["elmo", *arguments]
-    main()
+    try:
+        main()
+    finally:
+        write()  # before libraries import others at the exit
 
 
 class AuditedServer(RunningServer):

@@ -41,7 +41,7 @@ N_SENTENCES = 12_000  # for each tokenizer, from the corpora
 N_SENTENCES_PER_FILE = 3_000
 N_HOSTILE = 4_000 if CORPORA else 400
 N_CHARACTERS = 100_000
-TOKENIZERS = ("en", "zh", "whitespace")
+TOKENIZERS = ("en", "zh", "whitespace", "de", "fr")
 Run = Callable[[Sequence[tuple[str, str]], Sequence[Alphabet]], list[dict[str, Any]]]
 
 # Reads cases and data files, and writes tokens, offsets, digests of the ids, and the processor time of each case.
@@ -56,7 +56,7 @@ for (const file of files) {
   const contents = await readTextData(readFileSync(file));
   data[contents.tokenizer] = contents;
 }
-const names = ["en", "zh", "whitespace"];
+const names = ["whitespace", ...Object.keys(data)];
 const tokenizers = Object.fromEntries(names.map((name) => [name, makeTokenizer(name, data[name])]));
 const processorSeconds = () => { const { user, system } = process.cpuUsage(); return (user + system) / 1e6; };
 const digest = (bytes) => createHash("sha256").update(bytes).digest("hex");
@@ -273,6 +273,8 @@ def test_sentences_have_the_same_tokens_offsets_and_ids_as_in_python(run: Run) -
     cases = sentences()
     cases += [({"en": "zh", "zh": "en"}[tokenizer], text) for tokenizer, text in cases[:: 10 if CORPORA else 1]]
     cases += [("whitespace", text) for _, text in cases[::10]]
+    cases += [("de", text) for text in ("Am 3. Mai z. B. kam Dr. Müller, vgl. S. 5.", "Er wohnt i. d. Hauptstr. 7.")]
+    cases += [("fr", text) for text in ("L’homme qu’il a vu n'est pas M. Dupont.", "Aujourd'hui, c'est l'été.")]
     assert_equal(run, cases, ALPHABETS)
 
 
@@ -298,7 +300,7 @@ def test_long_texts_are_split_as_in_python_in_less_than_a_second(run: Run) -> No
 
 @pytest.mark.slow
 def test_python_and_javascript_reject_what_they_cannot_read(files: list[Path], tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="tokenizer must be one of en, zh, whitespace"):
+    with pytest.raises(ConfigError, match="tokenizer must be one of en, zh, whitespace and the codes"):
         export_text.write_text_data(tmp_path, "spacy:de")
     with pytest.raises(FormatError, match="cannot match MAX_REPEAT"):
         export_text.export_pattern("(?:ab)*c")
@@ -325,7 +327,7 @@ def test_python_and_javascript_reject_what_they_cannot_read(files: list[Path], t
     assert json.loads(done.stdout) == [
         "tokenizer zh needs the data of text-zh.bin.gz; found that of en",
         "tokenizer en needs the data of text-en.bin.gz; found that of none",
-        'tokenizer must be one of en, zh, whitespace; found "spacy:de"',
+        'tokenizer must be whitespace or a language code, such as en; found "spacy:de"',
         "alphabet simplified needs the data of text-zh.bin.gz; pass it as data",
         "text data must start with ELMOTEXT; found 3 bytes of another format",
     ]

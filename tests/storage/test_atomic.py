@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -145,6 +147,23 @@ def test_a_lock_is_held_once_and_leaves_no_file(tmp_path: Path) -> None:
         pytest.fail("the lock was taken twice")
     with hold_lock(lock, subject=subject):
         pass
+    assert list_names(tmp_path) == []
+
+
+def test_a_lock_can_wait_for_another_holder(tmp_path: Path) -> None:
+    lock, subject, order = tmp_path / ".x.lock", tmp_path / "x", []
+
+    def wait() -> None:
+        with hold_lock(lock, subject=subject, is_waiting=True):
+            order.append("second")
+
+    with hold_lock(lock, subject=subject):
+        thread = threading.Thread(target=wait)
+        thread.start()
+        time.sleep(0.05)
+        order.append("first")
+    thread.join()
+    assert order == ["first", "second"]
     assert list_names(tmp_path) == []
 
 

@@ -22,7 +22,9 @@ def test_the_default_is_english() -> None:
 
 @pytest.mark.parametrize("name", ["", "klingon", "EN", "spacy", "zh-cn", "x" * 1000, "a\nb"])
 def test_an_unknown_name_gives_one_line_with_the_known_names(name: str) -> None:
-    with pytest.raises(ConfigError, match="tokenizer must be one of en, whitespace, zh, spacy:LANG; found") as caught:
+    with pytest.raises(
+        ConfigError, match="tokenizer must be one of en, whitespace, zh, characters, spacy:LANG, the code of"
+    ) as caught:
         load_tokenizer(name)
     assert "\n" not in str(caught.value)
 
@@ -60,6 +62,17 @@ def test_tokens_joined_by_spaces_are_split_again(words: list[str]) -> None:
 @given(texts)
 def test_whitespace_tokens_cover_every_text(text: str) -> None:
     assert_sound(WhitespaceTokenizer()(text), text)
+
+
+@given(texts)
+def test_characters_cover_every_text_and_each_is_a_token(text: str) -> None:
+    tokens = load_tokenizer("characters")(text)
+    assert_sound(tokens, text)
+    assert all(len(token) == 1 for token in tokens.tokens)
+
+
+def test_the_letters_of_a_protein_are_its_tokens() -> None:
+    assert load_tokenizer("characters")("MKT AY\n").tokens == ("M", "K", "T", "A", "Y")
 
 
 @pytest.mark.skipif(HAS_SPACY, reason="spaCy is installed")

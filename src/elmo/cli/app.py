@@ -52,7 +52,8 @@ def _write_panels(panels: dict[str, list[tuple[str, str]]], formatter: Any) -> N
 
 
 _PANELS = {  # each command is the function ``command`` of the module elmo.cli.NAME
-    "Embed": ("embed", "compare", "demo", "info", "convert", "warm", "calibrate", "sharpen"),
+    "Embed": ("embed", "compare", "demo", "info", "convert", "warm", "calibrate", "sharpen", "align"),
+    "Published models": ("models", "download", "cache"),
     "Train": ("train", "perplexity", "curves"),
     "Words": (
         "index",

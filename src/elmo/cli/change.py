@@ -81,7 +81,7 @@ def command(
     picture: opt.Picture = None,
     input_format: opt.InputFormat = "text",
     tokenizer: opt.Tokenizer = None,
-    split: opt.Split = False,
+    split: opt.Split = None,
     errors: opt.Errors = "strict",
     start: opt.Start = "zero",
     device: opt.Device = "cpu",

@@ -17,6 +17,7 @@ EXAMPLES = opt.examples(
     "elmo compare bank 'a bank' 'two [[banks]]' 'BANK' --json",
     "elmo compare bank 'the bank of the river' 'the bank has money' --layers all",
     "elmo compare 苹果 '他每天吃一个苹果' '苹果发布了新款手机' --model zh",
+    "elmo compare bank 'a bank' --other-model zh-en --other '[[银行]]'",
     "elmo compare bank 'a bank' 'the bank' --picture bank.png",
 )
 
@@ -27,12 +28,22 @@ def command(
         list[str],
         opt.argument(
             metavar="SENTENCE",
-            help="Two or more sentences that contain the word. To choose one of several occurrences, or another form, "
-            "mark it like [[this]].",
+            help="Sentences that contain the word, two or more with those of --other. To choose one of several "
+            "occurrences, or another form, mark it like [[this]].",
         ),
     ],
     *,
     model: opt.Model = None,
+    other_model: Annotated[
+        str | None,
+        opt.option(metavar="MODEL", help="Model of another language, which 'elmo align' aligned to the first one."),
+    ] = None,
+    other: Annotated[
+        list[str] | None,
+        opt.option(
+            metavar="SENTENCE", help="Sentence for --other-model, with the word marked like [[this]]; may be repeated."
+        ),
+    ] = None,
     layers: opt.Layers = "sense",
     picture: opt.Picture = None,
     as_json: opt.AsJson = False,
@@ -43,16 +54,22 @@ def command(
     """Compare a word in two or more sentences, with a table of similarities.
 
     The similarities are also ranked among random usages of the word, if the model has similarity statistics (see elmo
-    calibrate). --layers all shows a table for each layer.
+    calibrate). --layers all shows a table for each layer. With --other-model and --other, sentences of two languages
+    are compared.
     """
     from elmo.embed.comparison import compare
     from elmo.embed.elmo import Elmo
 
     elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer)
     warn_about_script(elmo.tokenizer, sentences)
-    comparison = compare(elmo, word, sentences, layers=opt.parse_layers(layers), start=start)
+    second = None if other_model is None else Elmo.from_pretrained(other_model, device=device)
+    if second is not None:
+        warn_about_script(second.tokenizer, other or [])
+    comparison = compare(
+        elmo, word, sentences, layers=opt.parse_layers(layers), start=start, other=second, other_sentences=other or []
+    )
     lines = _format_lines(comparison)
-    if "sense" in comparison.matrices and not comparison.ranks:
+    if "sense" in comparison.matrices and not comparison.ranks and len(sentences) > 1:
         lines += ["", "no ranks: this model has no similarity statistics; add them with: elmo calibrate MODEL TEXT"]
     print_results(comparison.to_json(), lines, as_json=as_json)
     if picture:

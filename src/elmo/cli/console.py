@@ -24,8 +24,11 @@ if TYPE_CHECKING:
     from elmo.text.reader import Sentence
     from elmo.text.tokenizers import Tokenizer
 
+FIRST_SECONDS = 1.0  # time until the first log line about training
 LOG_SECONDS = 10.0  # minimum time between two log lines about progress
 logger = logging.getLogger("elmo.cli")
+_READER = "elmo.text.reader"  # its INFO records, how text is split, are shown once by all commands
+_SHOWN = (logger, logging.getLogger("elmo.catalog"), logging.getLogger(_READER))  # whose INFO records are shown
 _STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
@@ -50,13 +53,15 @@ class Console:
     def handle_logging(self) -> Iterator[None]:
         """Show the log records of elmo while a command runs."""
         package, root, silent = logging.getLogger("elmo"), logging.getLogger(), logging.NullHandler()
-        levels = package.level, logger.level
+        loggers = (package, *_SHOWN)
+        levels = [each.level for each in loggers]
         with warnings.catch_warnings():  # also restores what captureWarnings changes
             logging.captureWarnings(True)
             package.addHandler(self._handler)
             root.addHandler(silent)  # hides the records of other libraries
             package.setLevel(logging.WARNING)
-            logger.setLevel(logging.INFO)
+            for each in _SHOWN:
+                each.setLevel(logging.INFO)
             for stream in (sys.stdout, sys.stderr):
                 if isinstance(stream, io.TextIOWrapper):
                     # file names and text may contain characters that the terminal cannot encode
@@ -68,8 +73,8 @@ class Console:
                 root.removeHandler(silent)
                 root.removeHandler(self._handler)
                 package.removeHandler(self._handler)
-                package.setLevel(levels[0])
-                logger.setLevel(levels[1])
+                for each, level in zip(loggers, levels, strict=True):
+                    each.setLevel(level)
 
     @contextmanager
     def show_log(self, name: str) -> Iterator[None]:
@@ -85,16 +90,16 @@ class Console:
     def set_verbose(self) -> None:
         """Show all log records, including those of other libraries, and Python warnings."""
         self.is_verbose = True
-        logging.getLogger("elmo").setLevel(logging.DEBUG)
-        logger.setLevel(logging.DEBUG)
+        for shown in (logging.getLogger("elmo"), *_SHOWN):
+            shown.setLevel(logging.DEBUG)
         logging.getLogger("elmo").removeHandler(self._handler)
         logging.getLogger().addHandler(self._handler)
 
     def set_quiet(self) -> None:
         """Show errors only."""
         self.is_quiet = True
-        logging.getLogger("elmo").setLevel(logging.ERROR)
-        logger.setLevel(logging.ERROR)
+        for each in (logging.getLogger("elmo"), *_SHOWN):
+            each.setLevel(logging.ERROR)
 
     def print_error(self, message: str, *, kind: str, code: int, trace: str | None = None) -> None:
         """Print on one line why the command failed, after the traceback if there is one."""
@@ -126,6 +131,7 @@ class _LogHandler(logging.Handler):
     def __init__(self, console: Console) -> None:
         super().__init__()
         self._console = console
+        self._shown: set[str] = set()  # messages of the reader; some commands read the text twice
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -133,6 +139,10 @@ class _LogHandler(logging.Handler):
         except (TypeError, ValueError):
             self.handleError(record)
             return
+        if record.name == _READER and record.levelno == logging.INFO:
+            if message in self._shown:
+                return
+            self._shown.add(message)
         level = record.levelname.lower()
         if self._console.is_json:
             fields = {name: value for name, value in vars(record).items() if name not in _STANDARD_FIELDS}
@@ -154,10 +164,10 @@ def dump_json(values: Any, stream: TextIO) -> str:
 
 
 class LogInterval:
-    """Limits log lines about progress to one every ``LOG_SECONDS`` seconds."""
+    """Limits log lines about progress to one every ``LOG_SECONDS`` seconds; the first after ``first``."""
 
-    def __init__(self) -> None:
-        self._last = time.monotonic()
+    def __init__(self, *, first: float | None = None) -> None:
+        self._last = time.monotonic() - (0.0 if first is None else LOG_SECONDS - first)
 
     def is_over(self) -> bool:
         """Return whether the next line is due; if it is, start a new interval."""
@@ -166,6 +176,10 @@ class LogInterval:
             return False
         self._last = now
         return True
+
+    def restart(self) -> None:
+        """Start a new interval, because a line was logged."""
+        self._last = time.monotonic()
 
 
 class ShowProgress(Protocol):
@@ -222,6 +236,8 @@ class _ProgressLines:
             return
         total = "" if self._n_sentences is None else f" of {self._n_sentences:,}"
         counts = f"{progress.sentences:,}{total} sentences, {progress.tokens:,} tokens, {rate:,.0f} tokens/s"
+        seconds = self._rate.seconds_left(progress, self._n_sentences)
+        counts += "" if seconds is None else f", {format_time(seconds)} left"
         logger.info(
             f"{progress.stage}: {counts}",
             extra={
@@ -230,21 +246,35 @@ class _ProgressLines:
                 "tokens": progress.tokens,
                 "tokens_per_second": round(rate, 1),
                 "all_sentences": self._n_sentences,
+                "seconds_left": None if seconds is None else round(seconds),
             },
         )
 
 
 class _TokenRate:
-    """Computes tokens per second, without the tokens that were finished before the job was resumed."""
+    """Computes tokens per second and the time left, without what was finished before the job was resumed."""
 
     def __init__(self) -> None:
         self._start = time.monotonic()
-        self._n_before: int | None = None
+        self._before: tuple[int, int] | None = None  # sentences and tokens that were finished before
 
     def __call__(self, progress: Progress) -> float:
-        if self._n_before is None:
-            self._n_before = progress.tokens if progress.kept else 0
-        return (progress.tokens - self._n_before) / max(time.monotonic() - self._start, 1e-9)
+        if self._before is None:
+            self._before = (progress.sentences, progress.tokens) if progress.kept else (0, 0)
+        return (progress.tokens - self._before[1]) / max(time.monotonic() - self._start, 1e-9)
+
+    def seconds_left(self, progress: Progress, n_sentences: int | None) -> float | None:
+        """Estimate the time until ``n_sentences`` sentences are finished; None if it is unknown."""
+        n_done = progress.sentences - (self._before or (0, 0))[0]
+        if n_sentences is None or n_done < 1:
+            return None
+        return (time.monotonic() - self._start) / n_done * max(0, n_sentences - progress.sentences)
+
+
+def format_time(seconds: float) -> str:
+    """Format a duration, such as 2 h 10 min or 3 min 5 s."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min {rest} s"
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""``elmo curves``: plot the curves of training runs and print a table of their results."""
+"""``elmo curves``: print a table of the results of training runs, and plot their curves."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 from elmo.cli import options as opt
 from elmo.cli.console import logger
-from elmo.cli.generate import options_from
+from elmo.cli.generate import is_set, options_from
 from elmo.cli.results import print_results
 from elmo.text.display import one_line
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = opt.examples(
     "elmo curves first",
+    "elmo curves first --out curves.png",
     "elmo curves first second.training --out both.svg --against steps",
     "elmo curves second.training/log.jsonl --smooth 5 --json",
 )
@@ -26,6 +27,7 @@ EXAMPLES = opt.examples(
 
 @options_from("elmo.plots.training:draw_curves", minimums={"smooth": 1})
 def command(
+    context: typer.Context,
     runs: Annotated[
         list[Path],
         opt.argument(
@@ -33,22 +35,25 @@ def command(
         ),
     ],
     *,
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Picture to write: .png, .pdf or .svg.")] = Path(
-        "curves.png"
-    ),
+    out: Annotated[Path | None, opt.option(metavar="FILE", help="Also draw a picture: .png, .pdf or .svg.")] = None,
     as_json: opt.AsJson = False,
     **options: Any,
 ) -> None:
-    """Plot the training loss and the held-out perplexity of one or more runs, finished or not."""
+    """Show the training loss and the held-out perplexity of runs, finished or not, and plot their curves."""
     from elmo.plots.figure import check_picture
     from elmo.plots.training import draw_curves, read_nonempty, summarize
 
-    check_picture(out)
+    if out is not None:
+        check_picture(out)
+    elif is_set(context, "against"):
+        raise typer.BadParameter("--against has no effect on the table; add --out FILE to draw a picture", ctx=context)
     logs = read_nonempty(runs)
-    draw_curves(logs, out, **options)
+    if out is not None:
+        draw_curves(logs, out, **options)
     summaries = [summarize(run, options["smooth"]) for run in logs]
     print_results([asdict(summary) for summary in summaries], _format_table(summaries), as_json=as_json)
-    logger.info("wrote %s", out)
+    if out is not None:
+        logger.info("wrote %s", out)
 
 
 def _format_table(summaries: list[RunSummary]) -> list[str]:
@@ -64,7 +69,7 @@ def _format_table(summaries: list[RunSummary]) -> list[str]:
         steps = f"{run.step:,}" + (f" of {run.n_steps:,}" if run.n_steps else "")
         loss = "-" if run.loss is None else f"{run.loss:.3f}"
         best, best_step = (run.best.heldout, f"{run.best.step:,}") if run.best else (None, "-")
-        position = [one_line(run.run), steps, format_short(run.tokens), str(run.epoch), loss]
+        position = [one_line(run.run), steps, format_short(run.tokens), f"{run.epoch:.4g}", loss]
         rows.append([*position, cell(run.heldout_forward), cell(run.heldout_backward), cell(best), best_step])
     widths = [max(map(text_width, column)) for column in zip(*rows, strict=True)]
     lines = []

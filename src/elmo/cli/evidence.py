@@ -26,12 +26,14 @@ _CONDITIONS = {
     "lambda_1": "ELMo with λ=1",
     "output": "ELMo at the output",
     "both": "ELMo at input and output",
+    "random": "random vectors",
+    "elmo_only": "ELMo without static vectors",
 }
 
 
 def _check_tables(value: str) -> str:
-    if not all(part.strip() in ("1", "2", "3") for part in value.split(",") if part.strip()):
-        raise typer.BadParameter(f"expected table numbers from 1 to 3, such as 1,3; found {value[:40]!r}")
+    if not all(part.strip() in ("1", "2", "3", "4") for part in value.split(",") if part.strip()):
+        raise typer.BadParameter(f"expected table numbers from 1 to 4, such as 1,3; found {value[:40]!r}")
     return value
 
 
@@ -59,7 +61,8 @@ def command(
         typer.Option(min=1, metavar="N", help="Number of runs per condition.", show_default="from the plan, or 3"),
     ] = None,
     tables: Annotated[
-        str, typer.Option(metavar="1,2,3", callback=_check_tables, help="Numbers of the tables to repeat; '' for none.")
+        str,
+        typer.Option(metavar="1,2,3,4", callback=_check_tables, help="Numbers of the tables to repeat; '' for none."),
     ] = "1,2,3",
     curve: Annotated[bool, typer.Option("--curve", help="Also train on subsets of the training data.")] = False,
     tasks: Annotated[
@@ -78,7 +81,8 @@ def command(
     """Repeat the comparisons of the paper on your own data.
 
     Table 1 compares ELMo with the same network without ELMo. Table 2 compares the last layer with all layers.
-    Table 3 compares ELMo at the input with ELMo at the output. With --curve, scores for smaller training sets
+    Table 3 compares ELMo at the input with ELMo at the output. Table 4 compares random vectors, static vectors and
+    ELMo, for several numbers of training examples (sizes in the plan). With --curve, scores for smaller training sets
     are measured as well. Finished runs are kept in FOLDER/runs, so the same command resumes after an interruption.
 
     PLAN.toml has a section for each task, such as [ner] with kind = "tagging" and the files train and dev; see

@@ -22,7 +22,10 @@ EXAMPLES = opt.examples(
 def command(
     models: Annotated[
         list[str] | None,
-        opt.argument(metavar="[MODEL]...", help=f"Models to explore; default: en and zh. {opt.MODEL_HELP}"),
+        opt.argument(
+            metavar="[MODEL]...",
+            help=f"Models to explore; default: those of the indexes, or en and zh. {opt.MODEL_HELP}",
+        ),
     ] = None,
     *,
     index: Annotated[
@@ -61,11 +64,12 @@ def command(
     corpora = tuple(_parse_corpus(value) for value in corpus or ())
     if len(corpora) == 1:
         raise typer.BadParameter("--corpus: two or more periods are needed; found one")
+    chosen = tuple(models or _find_models(index) or default_models())
     if export is not None:
         from elmo.serve.export import ExportOptions, export_site
 
         contents = ExportOptions(
-            models=tuple(models or default_models()), indexes=tuple(index or ()), corpora=corpora, n_words=words,
+            models=chosen, indexes=tuple(index or ()), corpora=corpora, n_words=words,
             onnxruntime=onnxruntime,
         )  # fmt: skip
         site = export_site(export, contents)
@@ -79,7 +83,7 @@ def command(
             webbrowser.open(f"{url}/explore/")
 
     options = ServeOptions(
-        models=tuple(models or default_models()),
+        models=chosen,
         indexes=tuple(index or ()),
         corpora=corpora,
         port=port,
@@ -87,6 +91,15 @@ def command(
         access_log=False,
     )
     serve(options, on_ready=open_page)
+
+
+def _find_models(indexes: list[Path] | None) -> tuple[str, ...]:
+    """Return the models that the indexes were built with."""
+    if not indexes:
+        return ()
+    from elmo.lexicon.index import find_models
+
+    return find_models(indexes)
 
 
 def _parse_corpus(value: str) -> tuple[str, Path]:

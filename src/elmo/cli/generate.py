@@ -166,7 +166,7 @@ class Option:
         if self.type not in (bool, bool | None):
             return f"--{self.name.replace('_', '-')}"
         name = re.sub("^(is|has)_", "", self.name).replace("_", "-")
-        return f"--{name}/--no-{name}" if self.default is True else f"--{name}"
+        return f"--{name}" if self.default is False else f"--{name}/--no-{name}"
 
     @property
     def metavar(self) -> str | None:

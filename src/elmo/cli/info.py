@@ -9,9 +9,10 @@ import typer
 
 from elmo.cli import options as opt
 from elmo.cli.results import print_results
+from elmo.config import TransformerConfig
 
 if TYPE_CHECKING:
-    from elmo.config import BiLmConfig
+    from elmo.config import BiLmConfig, CharCnnConfig, EncoderConfig
     from elmo.formats import ModelInfo
 
 EXAMPLES = opt.examples(
@@ -44,12 +45,14 @@ def command(
         from elmo.formats import describe
 
         info = describe(model)
-        values, rows = asdict(info), _rows(info)
+        values, rows = {**asdict(info), "config": info.config.to_json()}, _rows(info)
     width = max(len(name) for name, _ in rows)
     print_results(values, [f"{name:{width}}  {value}".rstrip() for name, value in rows], as_json=as_json)
 
 
 def _rows(info: ModelInfo) -> list[tuple[str, str]]:
+    from elmo.train import assess_model
+
     config = info.config
     rows = [
         ("model", info.source),
@@ -58,15 +61,20 @@ def _rows(info: ModelInfo) -> list[tuple[str, str]]:
         ("layers", f"{config.n_layers}, each {config.width} wide"),
         ("tokens", "; ".join(_token_layer(config))),
         ("tokenizer", str(info.metadata.get("tokenizer", "en"))),
-        ("LSTMs", _lstms(config)),
+        *([("language", str(language))] if (language := info.metadata.get("language")) else []),
+        _encoder(config.encoder),
         ("vocabulary", "none" if info.n_words is None else f"{info.n_words:,} words"),
         ("softmax", "yes" if info.has_softmax else "no"),
         ("warm state", "yes" if info.has_warm else "no"),
         ("mix", "yes, published layer weights" if info.has_mix else "no"),
         ("checksum", f"{info.fingerprint} (SHA-256 of config and weights)"),
     ]
+    assessment = assess_model(info.metadata, n_words=info.n_words, n_weights=info.n_parameters)
+    rows[-1:-1] = [] if assessment is None else list(assessment.lines.items())
     if "sharpened" in info.metadata:
         rows.insert(-1, ("vectors", "transformed by elmo sharpen"))
+    if "aligned" in info.metadata:
+        rows.insert(-1, ("vectors", "in the coordinates of another model, by elmo align"))
     files = [f"{name}  {size:,} bytes" for name, size in info.files.items()]
     return rows + [("files" if k == 0 else "", line) for k, line in enumerate(files)]
 
@@ -78,18 +86,28 @@ def _token_layer(config: BiLmConfig) -> list[str]:
         alphabet = _ALPHABETS.get(str(config.alphabet), f"{chars.n_characters} characters")
         parts.append(
             f"{alphabet}, at most {chars.max_characters} per token, {chars.char_width} wide, "
-            f"{chars.n_filters:,} filters ({chars.activation}), highway layers: {chars.n_highway}"
+            f"{chars.n_filters:,} filters ({chars.activation}), {_highways(chars)}"
         )
     if config.words:
         parts.append(f"{config.words.n_words:,} words, {config.words.word_width} wide")
     return parts
 
 
-def _lstms(config: BiLmConfig) -> str:
-    lstm = config.lstm
-    clips = {"cells": lstm.cell_clip, "states": lstm.state_clip}
+def _highways(chars: CharCnnConfig) -> str:
+    width = "" if chars.highway_width is None else f", {chars.highway_width:,} wide"
+    return f"highway layers: {chars.n_highway}{width}{', normalized' if chars.has_norm else ''}"
+
+
+def _encoder(encoder: EncoderConfig) -> tuple[str, str]:
+    per_direction = f"{encoder.n_layers} per direction"
+    if isinstance(encoder, TransformerConfig):
+        return "transformers", (
+            f"{per_direction}, states {encoder.state_width} wide, {encoder.n_heads} heads, "
+            f"{encoder.feed_forward_width} hidden units"
+        )
+    clips = {"cells": encoder.cell_clip, "states": encoder.state_clip}
     clipped = " and ".join(f"{name} clipped at {clip}" for name, clip in clips.items() if clip is not None)
-    return (
-        f"{lstm.n_layers} per direction, {lstm.cell_width} cells, states {lstm.state_width} wide, "
-        f"{clipped or 'no clipping'}, {'skip connections' if lstm.has_skip else 'no skip connections'}"
+    return "LSTMs", (
+        f"{per_direction}, {encoder.cell_width} cells, states {encoder.state_width} wide, "
+        f"{clipped or 'no clipping'}, {'skip connections' if encoder.has_skip else 'no skip connections'}"
     )

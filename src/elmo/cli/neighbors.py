@@ -38,14 +38,23 @@ def command(
     device: opt.Device = "cpu",
     **options: Any,
 ) -> None:
-    """Find the usages in a corpus that are nearest to a word in context."""
+    """Find the usages in a corpus that are nearest to a word in context.
+
+    By default, the model is the one that the index was built with.
+    """
     from elmo.embed.elmo import Elmo
     from elmo.lexicon.index import Index
     from elmo.lexicon.neighbors import find_neighbors
+    from elmo.text.tokenizers import load_tokenizer
 
     check_result_file(out)
     opened = Index(index)
-    elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer or opened.tokenizer)
+    if model is None:
+        model = opened.find_model()
+        logger.info("using the model of the index: %s", model)
+    elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer)
+    if tokenizer is None and opened.is_from(elmo):  # a model of another language keeps its own tokenizer
+        elmo.tokenizer = load_tokenizer(opened.tokenizer)
     warn_about_script(elmo.tokenizer, sentences)
     results = find_neighbors(elmo, opened, sentences, **options)
     values = [result.to_json() for result in results]

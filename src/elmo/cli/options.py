@@ -11,7 +11,7 @@ import typer
 if TYPE_CHECKING:
     from elmo.embed.encoding import LayerChoice
 
-MODEL_HELP = "en or zh (bundled), or a folder, an archive or a Hub id; all published formats are supported."
+MODEL_HELP = "en or zh (bundled), a name listed by 'elmo models', a folder, an archive or a Hub id."
 LAYERS = ("sense", "average", "top", "all", "concat")
 
 # Declare a parameter whose default is not shown in the help, because it is None or missing.
@@ -79,11 +79,16 @@ InputFormat = Annotated[
         help="Format of the input: raw text or tokens separated by spaces, with one sentence per line, or CoNLL-U.",
     ),
 ]
-Split = Annotated[bool, typer.Option("--split", help="Split lines of text into sentences.")]
+Split = Annotated[
+    bool | None,
+    typer.Option(
+        "--split/--no-split", help="Split lines of text into sentences.", show_default="if they are paragraphs"
+    ),
+]
 Tokenizer = Annotated[
     str | None,
     typer.Option(
-        metavar="en|zh|whitespace|spacy:xx",
+        metavar="en|zh|whitespace|characters|spacy:xx",
         help="Tokenizer for raw text.",
         show_default="the tokenizer of the model, or en",
     ),

@@ -8,7 +8,7 @@ import typer
 
 from elmo.cli import options as opt
 from elmo.cli.console import logger, show_counts, warn_about_bytes
-from elmo.cli.generate import options_from
+from elmo.cli.generate import is_set, options_from
 from elmo.cli.results import print_results
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = opt.examples(
     "elmo perplexity en corpus.txt",
+    "elmo perplexity en corpus.txt --start all",
     "elmo perplexity path/to/model corpus.txt more --split --start carry --json",
     "elmo perplexity en corpus.txt --start zero --out scores.tsv",
     "elmo perplexity en corpus.txt --start zero --by token --out scores.jsonl",
@@ -26,6 +27,11 @@ _N_UNKNOWN_WORDS = 10  # number of unknown words in the table
 _ADVICE = (
     "for publication, report the geometric mean with unknown words as <UNK>: "
     "carry for running text (as in bilm-tf), zero for single sentences"
+)
+
+_HINT = (
+    "each sentence starts from zero; for running text, as in the training log, use --start carry; for all start "
+    "states, --start all"
 )
 
 
@@ -46,7 +52,7 @@ def command(
             help="LSTM state at the start of a sentence; warm requires a model prepared with 'elmo warm'; carry "
             "continues from the previous sentence; all measures with each available state."
         ),
-    ] = "all",
+    ] = "zero",
     out: opt.ScoreFile = None,
     by: Annotated[
         Literal["sentence", "token"] | None,
@@ -85,12 +91,16 @@ def command(
     with show_counts(context.obj, "predicting", n_sentences=n_lines) as report:
         result = perplexity(elmo, sentences, start=start, out=out, by=by or "sentence", on_progress=report, **options)
     warn_about_bytes(tally)
-    print_results({"model": model, **result.to_json()}, _format_lines(result), as_json=as_json)
+    print_results(
+        {"model": model, **result.to_json()},
+        _format_lines(result, hint="" if is_set(context, "start") else _HINT),
+        as_json=as_json,
+    )
     if out is not None:
         logger.info("wrote %s", out)
 
 
-def _format_lines(result: Perplexity) -> list[str]:
+def _format_lines(result: Perplexity, *, hint: str) -> list[str]:
     """Return the lines to print: counts, then a table with and without unknown words for each start state."""
     means = next(iter(result.by_start.values())).with_unknown
     lines = [
@@ -105,8 +115,8 @@ def _format_lines(result: Perplexity) -> list[str]:
     for start, both in result.by_start.items():
         lines.append(f"{start:6}{'as <UNK>':9}{_format_row(both.with_unknown)}")
         lines.append(f"{'':6}{'left out':9}{_format_row(both.without_unknown)}")
-    if len(result.by_start) > 1:
-        lines += ["", _ADVICE]
+    if last := _ADVICE if len(result.by_start) > 1 else hint:
+        lines += ["", last]
     return lines
 
 

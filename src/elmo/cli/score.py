@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from elmo.cli import options as opt
-from elmo.cli.console import logger, warn_about_bytes
+from elmo.cli.console import logger, show_counts, warn_about_bytes
+from elmo.cli.results import print_results
 from elmo.text.display import one_line
 
 if TYPE_CHECKING:
+    from elmo.cli.console import Console
     from elmo.plots.words import Panel
     from elmo.predict.scores import SentenceScores
 
@@ -22,6 +25,7 @@ EXAMPLES = opt.examples(
     "elmo score --text 我坐在河岸 --model zh --json",
     "elmo score corpus.txt more --tokens --out scores.tsv",
     "elmo score --text 'the river bank' --picture score.png",
+    "elmo score --pairs blimp.jsonl",
 )
 _N_PANELS = 12  # maximum number of sentences in a picture
 _SENTENCE_HEADER = f"{'forward':>11}{'backward':>11}{'perplexity':>13}{'unknown':>9}  sentence"
@@ -36,6 +40,14 @@ def command(
     text: Annotated[
         list[str] | None, opt.option("--text", "-t", metavar="SENTENCE", help="Sentence to score; may be repeated.")
     ] = None,
+    pairs: Annotated[
+        list[Path] | None,
+        opt.option(
+            metavar="PATH",
+            help="Minimal pairs, as a file or a folder: JSON lines as in BLiMP, or TSV with the columns sentence_good "
+            "and sentence_bad; may be repeated.",
+        ),
+    ] = None,
     by_token: Annotated[bool, typer.Option("--tokens", help="Score each word instead of each sentence.")] = False,
     as_json: opt.AsJson = False,
     out: opt.ScoreFile = None,
@@ -49,7 +61,7 @@ def command(
     ] = "zero",
     input_format: opt.InputFormat = "text",
     tokenizer: opt.Tokenizer = None,
-    split: opt.Split = False,
+    split: opt.Split = None,
     errors: opt.Errors = "strict",
     device: opt.Device = "cpu",
 ) -> None:
@@ -57,14 +69,24 @@ def command(
 
     The forward language model predicts a word from the words before it, the backward one from the words after it.
     The perplexity of a sentence is the geometric mean of both directions. Unknown words are predicted as <UNK>.
+    With --pairs, print how often the acceptable sentence of a minimal pair is more probable, by phenomenon.
     """
-    from pathlib import Path
-
     from elmo.errors import DataError
     from elmo.predict.score_files import format_json
     from elmo.predict.scores import score_sentences
     from elmo.text.lines import Tally
 
+    if pairs:
+        if inputs or text or by_token or out or picture or start == "carry" or input_format != "text" or split:
+            raise typer.BadParameter(
+                "--pairs cannot be combined with INPUT, --text, --tokens, --out, --picture, --split, --input-format or "
+                "--start carry",
+                ctx=context,
+            )
+        _score_pairs(
+            context.obj, pairs, model=model, as_json=as_json, start=start, tokenizer=tokenizer, device=device
+        )  # fmt: skip
+        return
     if not inputs and not text:
         raise typer.BadParameter("expected INPUT or --text, found neither", ctx=context)
     tally = Tally()
@@ -100,6 +122,40 @@ def command(
         title = "How surprising each word is: −log p in nats"
         draw_bars(list(map(_build_panel, drawn)), picture, title=title, names=("forward", "backward"))
         logger.info("wrote %s", picture)
+
+
+def _score_pairs(
+    console: Console,
+    paths: list[Path],
+    *,
+    model: str | None,
+    as_json: bool,
+    start: Literal["zero", "warm"],
+    tokenizer: str | None,
+    device: str,
+) -> None:
+    from elmo.predict.minimal_pairs import count_right, read_minimal_pairs, score_minimal_pairs
+    from elmo.text.lines import expand_paths
+
+    pairs = [pair for path in expand_paths(list(map(str, paths))) for pair in read_minimal_pairs(str(path))]
+    with show_counts(console, "predicting", n_sentences=2 * len(pairs)) as on_progress:
+        scores = list(
+            score_minimal_pairs(
+                model, pairs, start=start, tokenizer=tokenizer, device=device, on_progress=on_progress
+            )
+        )  # fmt: skip
+    accuracies = count_right(scores)
+    directions = [name for name in accuracies["all"] if name != "pairs"]
+    lines = [f"{'pairs':>8}" + "".join(f"{name:>10}" for name in directions) + "  phenomenon"]
+    for name, values in accuracies.items():
+        figures = "".join(f"{values[key]:10.1%}" for key in directions)
+        lines.append(f"{values['pairs']:8,}{figures}  {name or '-'}")
+    details = [
+        {"sentence_good": x.pair.good, "sentence_bad": x.pair.bad, "phenomenon": x.pair.phenomenon,
+         "good": x.good, "bad": x.bad, "is_right": x.is_right}
+        for x in scores
+    ]  # fmt: skip
+    print_results({"accuracy": accuracies, "pairs": details}, lines, as_json=as_json)
 
 
 def _format_sentence(scores: SentenceScores) -> str:

@@ -23,6 +23,7 @@ EXAMPLES = opt.examples(
     "elmo senses bank corpus.txt --clusters 2 --json",
     "elmo senses bank corpus.txt --clusters 2 --out bank.tsv",
     "elmo senses the corpus.txt --method kmeans --picture the.png",
+    "elmo senses bank usages --other-index usages-zh --other-word 银行",
 )
 
 
@@ -51,29 +52,47 @@ def command(
     as_written: opt.AsWritten = False,
     input_format: opt.InputFormat = "text",
     tokenizer: opt.Tokenizer = None,
-    split: opt.Split = False,
+    split: opt.Split = None,
     errors: opt.Errors = "strict",
     device: opt.Device = "cpu",
     as_json: opt.AsJson = False,
     out: opt.ResultFile = None,
     picture: opt.Picture = None,
+    other_index: Annotated[
+        Path | None,
+        opt.option(
+            metavar="FOLDER",
+            help="Index of another language, built with a model that 'elmo align' aligned to the other model.",
+        ),
+    ] = None,
+    other_word: Annotated[
+        str | None, opt.option(metavar="WORD", help="Translation of the word, for --other-index.")
+    ] = None,
     **options: Any,
 ) -> None:
     """Find the senses of a word: clusters of its usages, with typical sentences.
 
     If the model has a softmax, senses are named by predicted substitutes. INPUT can also be a folder written by
-    'elmo index'; its vectors are then used.
+    'elmo index'; its vectors are then used. With --other-index, the usages of a word and of its translation are
+    clustered together.
     """
     from elmo.errors import DataError
     from elmo.lexicon.index import MANIFEST, Index
-    from elmo.lexicon.senses import COLUMNS, find_senses, senses_in_corpus
+    from elmo.lexicon.senses import COLUMNS, find_senses, join_usages, senses_in_corpus
     from elmo.text.lines import Tally, expand_paths
     from elmo.text.reader import read_sentences, require_words
 
     check_result_file(out)
-    if len(inputs) == 1 and Path(inputs[0], MANIFEST).is_file():
+    is_index = len(inputs) == 1 and Path(inputs[0], MANIFEST).is_file()
+    if (other_index is None) != (other_word is None) or (other_index is not None and not is_index):
+        raise typer.BadParameter("--other-index and --other-word are for an INPUT that is an index, and go together")
+    if is_index:
         _warn_about_options(context, inputs[0])
-        usages = Index(inputs[0]).usages(word, limit=limit, seed=options["seed"])
+        if other_index is not None and other_word is not None:
+            indexes = Index(inputs[0]), Index(other_index)
+            usages = join_usages(*indexes, (word, other_word), limit=limit, seed=options["seed"])
+        else:
+            usages = Index(inputs[0]).usages(word, limit=limit, seed=options["seed"])
         if not len(usages):
             raise DataError(f"{word[:40]!r} does not occur in the index; check its spelling")
         result = find_senses(usages, word=word, **options)

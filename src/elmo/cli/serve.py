@@ -28,7 +28,10 @@ EXAMPLES = opt.examples(
 )
 def command(
     models: Annotated[
-        list[str] | None, opt.argument(metavar="[MODEL]...", help=f"Models to serve; default: en. {opt.MODEL_HELP}")
+        list[str] | None, opt.argument(
+            metavar="[MODEL]...",
+            help=f"Models to serve; default: those of the indexes, or en. {opt.MODEL_HELP}",
+        ),
     ] = None,
     *,
     index: Annotated[
@@ -54,6 +57,11 @@ def command(
 ) -> None:  # fmt: skip
     """Serve words in context over HTTP."""
     from elmo.serve import ServeOptions, serve
+
+    if index and not models:
+        from elmo.lexicon.index import find_models
+
+        models = list(find_models(index))
 
     serve(
         ServeOptions(

@@ -29,7 +29,7 @@ def command(
     *,
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="New folder for the model.")],
     input_format: opt.InputFormat = "text",
-    split: opt.Split = False,
+    split: opt.Split = None,
     errors: opt.Errors = "strict",
     tokenizer: opt.Tokenizer = None,
     seed: Annotated[

@@ -16,13 +16,15 @@ from elmo.cli.console import Console, LogInterval, logger
 from elmo.cli.generate import options_from
 from elmo.cli.results import print_json, print_results
 from elmo.cli.train import StepLines
+from elmo.errors import ConfigError
 from elmo.text.display import one_line
 
 if TYPE_CHECKING:
     from elmo.tasks.fit import Epoch
     from elmo.tasks.model import TaskModel
+    from elmo.tasks.scores.translation import ComparedScore
 
-_KINDS = "tagging, classification, entailment, similarity, answers, roles or coreference"
+_KINDS = "tagging, classification, entailment, similarity, answers, roles, coreference or translation"
 _FLAGS = {"column": ("--column", "-c"), "file_format": "--format", "header": "--header/--no-header"}
 _METAVARS = {"also": "MODEL", "column": "NAME|N", "text_column": "NAME|N", "file_format": "FORMAT", "tokenizer": "NAME"}
 _DATA = ("column", "text_column", "file_format", "header", "separator", "tokenizer")
@@ -70,6 +72,7 @@ app = typer.Typer(
         "elmo task train roles roles.tsv --out c.safetensors --elmo both",
         "elmo task train tagging train.conll --out d.safetensors --vectors v",
         "elmo task train tagging train.conll --out e.safetensors --adapt 1",
+        "elmo task train translation train.en train.de --out f.safetensors",
     ),
 )
 @options_from(
@@ -78,7 +81,7 @@ app = typer.Typer(
     panels={
         "Features": (
             "elmo", "top_only", "layer_norm", "mix_penalty", "elmo_dropout", "tune_bilm", "adapt", "start",
-            "vectors", "tune_vectors", "characters", "also",
+            "vectors", "tune_vectors", "random_vectors", "characters", "also",
         ),
         "Network": ("network", "hidden", "layers", "dropout", "crf"),
         "Training": ("epochs", "patience", "batch_size", "learning_rate", "seed", "settings"),
@@ -87,18 +90,24 @@ app = typer.Typer(
     },
     flags={**_FLAGS, "crf": "--crf/--no-crf", "settings": "--set"},
     metavars={
-        **_METAVARS, "dev": "FILE", "adapt": "EPOCHS", "vectors": "FILE", "settings": "TABLE.NAME=VALUE",
-        "cache_limit": "GB",
+        **_METAVARS, "dev": "FILE", "adapt": "EPOCHS", "vectors": "FILE", "random_vectors": "WIDTH",
+        "settings": "TABLE.NAME=VALUE", "cache_limit": "GB",
     },
     minimums={
-        "characters": 0, "hidden": 1, "layers": 1, "epochs": 1, "patience": 1, "batch_size": 1, "seed": 0,
-        "cache_limit": 0.0,
+        "characters": 0, "random_vectors": 0, "hidden": 1, "layers": 1, "epochs": 1, "patience": 1, "batch_size": 1,
+        "seed": 0, "cache_limit": 0.0,
     },
 )  # fmt: skip
 def train(
     context: typer.Context,
     kind: Annotated[str, opt.argument(metavar="KIND", help=f"Kind of task: {_KINDS}.")],
-    files: Annotated[list[str], opt.argument(metavar="TRAIN", help="Training files, plain or compressed.")],
+    files: Annotated[
+        list[str],
+        opt.argument(
+            metavar="TRAIN",
+            help="Training files, plain or compressed. For translation: a file of texts, then a file of translations.",
+        ),
+    ],
     *,
     out: Annotated[Path, opt.option(metavar="FILE.safetensors", help="The model file to write.")],
     model: opt.Model = None,
@@ -176,7 +185,7 @@ def train(
     skip=("model", "cache", "show_progress"),
     panels={"Data": _DATA, "Cache": ("no_cache", "cache_limit")},
     flags=_FLAGS,
-    metavars={**_METAVARS, "out": "FILE", "cache_limit": "GB"},
+    metavars={**_METAVARS, "out": "FILE", "against": "FILE", "cache_limit": "GB"},
     minimums={"cache_limit": 0.0},
 )
 def evaluate(
@@ -203,8 +212,12 @@ def evaluate(
         **result.counts,
         "left_out": dict(result.left_out),
         "scores": result.scores,
+        **({"signatures": result.signatures} if result.signatures else {}),
+        **({"compared": {name: asdict(score) for name, score in result.compared.items()}} if result.compared else {}),
     }
     lines = [f"{name:20}{n:>9,}" for name, n in result.counts.items()] + _score_lines(result.scores)
+    lines += [f"{name} settings: {signature}" for name, signature in result.signatures.items()]
+    lines += [_comparison_line(name, score) for name, score in result.compared.items()]
     print_results(values, lines, as_json=as_json)
     if options["out"] is not None:
         logger.info("wrote %s", Path(options["out"]))
@@ -216,6 +229,7 @@ def evaluate(
         "elmo task predict ner.safetensors --text 'The river bank .'",
         "elmo task predict ner.safetensors corpus.txt --out tagged.conll",
         "elmo task predict ner.safetensors corpus.txt --json",
+        "elmo task predict de.safetensors --text 'Two men .' --picture a.png",
     ),
 )
 @options_from("elmo.tasks.run:predict", skip=("model",), panels={"Data": _DATA}, flags=_FLAGS, metavars=_METAVARS)
@@ -230,8 +244,16 @@ def predict(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="File for the predictions: .jsonl for every kind of task; .conll, .tsv or .json for some kinds.",
+            help="File for the predictions: .jsonl for every kind of task; .conll, .tsv, .json or .txt for some kinds.",
             show_default="text on stdout",
+        ),
+    ] = None,
+    picture: Annotated[
+        Path | None,
+        opt.option(
+            metavar="FILE.png",
+            help="Draw the attention of the first translation (.png, .pdf or .svg).",
+            callback=opt.check_picture_option,
         ),
     ] = None,
     model: Bilm = None,
@@ -247,26 +269,45 @@ def predict(
         found = ", ".join(used) or "none"
         raise typer.BadParameter(f"expected either FILE, --text, or --question with --passage; found {found}")
     predictions = predict(task_model, files or (), model=model, **options)
+    if picture is not None and predictions.kind != "translation":
+        raise ConfigError(f"--picture draws the attention of a translation; this model is for {predictions.kind}")
     log_progress = _PredictionLog()
-    if out is None:
-        for example, prediction in predictions:
-            _print_prediction(predictions.kind, example, prediction, as_json=as_json)
-            log_progress()
-        return
+    first: list[tuple[Any, Any]] = []  # the first translation that is not empty, to draw
     broken_pipe: list[BrokenPipeError] = []  # if stdout is closed, the file is still written before the error is raised
 
     def watch(example: Any, prediction: Any) -> None:
-        if as_json and not broken_pipe:
+        if picture is not None and not first and prediction.units:
+            first.append((example, prediction))
+        if (out is None or as_json) and not broken_pipe:
             try:
-                _print_prediction(predictions.kind, example, prediction, as_json=True)
+                _print_prediction(predictions.kind, example, prediction, as_json=as_json)
             except BrokenPipeError as error:
+                if out is None:
+                    raise
                 broken_pipe.append(error)
         log_progress()
 
-    predictions.write(out, on_prediction=watch)
-    logger.info("wrote %s", out)
+    if out is None:
+        for example, prediction in predictions:
+            watch(example, prediction)
+    else:
+        predictions.write(out, on_prediction=watch)
+        logger.info("wrote %s", out)
+    if picture is not None:
+        _draw_attention(first, picture)
     if broken_pipe:
         raise broken_pipe[0]
+
+
+def _draw_attention(first: list[tuple[Any, Any]], picture: Path) -> None:
+    from elmo.plots.attention import draw_attention
+
+    if not first:
+        logger.warning("cannot draw %s: all translations are empty", picture)
+        return
+    example, prediction = first[0]
+    draw_attention(example.source, prediction.units, prediction.attention, picture)
+    logger.info("wrote %s", picture)
 
 
 def _is_bar_shown(console: Console) -> bool:
@@ -313,6 +354,14 @@ def _format_score(name: str, value: float) -> str:
     return f"{value:.4f}" if name.endswith("_error") else f"{value:.2%}"
 
 
+def _comparison_line(name: str, score: ComparedScore) -> str:
+    """Return the line that compares a score with that of another system."""
+    return (
+        f"{name} {score.score:.2%} ± {score.margin:.2%}, other system {score.other:.2%} ± {score.other_margin:.2%}, "
+        f"p = {score.p_value:.3f} (paired bootstrap)"
+    )
+
+
 class _PredictionLog:
     """Counts predictions, and logs their number at intervals."""
 
@@ -355,6 +404,8 @@ def _prediction_lines(kind: str, example: Any, prediction: Any) -> Iterator[str]
         yield from (f"  {p:6.1%}  {text}" for text, p in prediction.answers)
     elif kind == "roles":
         yield _format_roles(example, prediction)
+    elif kind == "translation":
+        yield prediction.text
     else:
         words = [word for sentence in example.text for word in sentence]
         yield f"{example.name}: {len(prediction.clusters)} clusters"

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from elmo.cli import options as opt
-from elmo.cli.console import LogInterval, logger
+from elmo.cli.console import FIRST_SECONDS, LogInterval, format_time, logger
 from elmo.cli.generate import is_set, options_from
 
 if TYPE_CHECKING:
-    from elmo.train import BuildProgress, StepReport
+    from elmo.train import BuildProgress, StepReport, TrainingProgress
 
 EXAMPLES = opt.examples(
     "elmo train corpus.txt --out trained --preset tiny --epochs 1",
@@ -23,8 +23,8 @@ EXAMPLES = opt.examples(
 )
 MAX_WORDS = 1 << 20  # maximum size of the vocabulary
 _PYTHON_ONLY = (
-    "heldout_seed", "split", "max_sentence", "n_steps", "final_rate", "momentum", "log_every",
-    "evaluate_tokens", "processes", "on_report", "on_progress",
+    "heldout_seed", "max_sentence", "n_steps", "final_rate", "momentum", "log_every",
+    "evaluate_tokens", "processes", "on_report", "on_progress", "on_stage",
 )  # fmt: skip
 
 
@@ -49,7 +49,7 @@ def _check_cutoffs(value: str | None) -> str | None:
     skip=(*_PYTHON_ONLY, "vocabulary", "preset", "adaptive"),
     panels={
         "Text": (
-            "input_format", "tokenizer", "errors", "heldout", "heldout_file", "deduplicate", "keep_order",
+            "input_format", "tokenizer", "split", "errors", "heldout", "heldout_file", "deduplicate", "keep_order",
             "blank_lines", "simplified",
         ),
         "Model": (
@@ -65,7 +65,7 @@ def _check_cutoffs(value: str | None) -> str | None:
     },
     flags={"input_format": "--format", "init_from": "--from"},
     metavars={
-        "tokenizer": "auto|en|zh|whitespace|spacy:xx", "heldout": "N", "heldout_file": "INPUT",
+        "tokenizer": "auto|en|zh|de|…|whitespace|characters|spacy:xx", "heldout": "N", "heldout_file": "INPUT",
         "init_from": "MODEL", "epochs": "N", "hours": "N", "device": "cpu|cuda|mps",
     },
     minimums={
@@ -135,7 +135,8 @@ def command(
         raise typer.BadParameter(f"--resume continues with the options of the run; remove {', '.join(others)}")
     watchers: dict[str, Any] = {"tensorboard": options.pop("tensorboard")}
     if not console.is_quiet:
-        watchers |= {"on_report": StepLines(), "on_progress": _CorpusLines()}
+        lines = StepLines()
+        watchers |= {"on_report": lines, "on_progress": _CorpusLines(), "on_stage": lines.show_stage}
     with console.show_log("elmo.train.run"):
         if resume:
             resume_bilm(out, **watchers)
@@ -157,14 +158,17 @@ def _set_options(context: typer.Context, *, but: tuple[str, ...]) -> list[str]:
     return [parameter.opts[0] for parameter in parameters if is_set(context, str(parameter.name))]
 
 
+_STAGES = {"plan": "measuring the speed of different sizes, to plan the run", "write": "writing the model"}
+
+
 class _CorpusLines:
-    """Logs the progress of building the corpus at intervals."""
+    """Logs the progress of building the corpus, after a second and then at intervals."""
 
     def __init__(self) -> None:
-        self._interval = LogInterval()
+        self._interval = LogInterval(first=FIRST_SECONDS)
 
     def __call__(self, progress: BuildProgress) -> None:
-        if not self._interval.is_over():
+        if not progress.n_sentences or not self._interval.is_over():
             return
         share = f"{progress.done / progress.total:.0%}, " if progress.total else ""
         stage = {"read": "reading the text", "write": "writing the corpus"}[progress.step]
@@ -175,16 +179,37 @@ class _CorpusLines:
 
 
 class StepLines:
-    """Logs the loss or the held-out perplexity, the speed and the time left at each report."""
+    """Logs what a run is doing: its stages, the loss or the held-out perplexity, the speed and the time left.
+
+    The first line about training follows after a second, and others at least every ten seconds.
+    """
 
     def __init__(self) -> None:
-        self._begin: tuple[float, int] | None = None  # time and step of the first report
+        self._begin: tuple[float, int] | None = None  # time and step at which training began
+        self._interval = LogInterval(first=FIRST_SECONDS)
+
+    def show_stage(self, progress: TrainingProgress) -> None:
+        """Log the beginning of a stage, or the speed and the time left if no line was due recently."""
+        if progress.stage == "read":
+            return  # a line follows after a second, with the number of sentences
+        if progress.stage != "train":
+            logger.info(_STAGES[progress.stage], extra={"stage": progress.stage})
+        elif self._begin is None:
+            self._begin = (time.monotonic(), progress.step)
+            self._interval = LogInterval(first=FIRST_SECONDS)
+            tokens = f"{progress.n_steps:,} steps of {progress.n_tokens:,} tokens"
+            resumed = f", from step {progress.step:,}" if progress.step else ""
+            logger.info(f"training: {tokens}{resumed}", extra={"stage": "train", "steps": progress.n_steps})
+        elif self._interval.is_over():
+            fields: dict[str, Any] = {"step": progress.step, "steps": progress.n_steps}
+            speed = self._speed(progress, fields)
+            logger.info(f"step {progress.step:,} of {progress.n_steps:,}: {speed}", extra=fields)
 
     def __call__(self, report: StepReport) -> None:
         """Log one report."""
-        now = time.monotonic()
         if self._begin is None:
-            self._begin = (now, report.step)
+            self._begin = (time.monotonic(), report.step)
+        self._interval.restart()
         fields: dict[str, Any] = {"step": report.step, "steps": report.n_steps, "epoch": report.epoch}
         heldout = {"heldout_forward": report.heldout_forward, "heldout_backward": report.heldout_backward}
         heldout = {name: value for name, value in heldout.items() if value is not None}
@@ -194,15 +219,16 @@ class StepLines:
         else:
             fields["loss"] = report.loss
             line = f"loss {report.loss:.3f}"
-        steps, seconds = report.step - self._begin[1], now - self._begin[0]
-        if steps and seconds:
-            rate = steps * report.n_tokens / seconds
-            left = (report.n_steps - report.step) * seconds / steps
-            fields |= {"tokens_per_second": round(rate, 1), "seconds_left": round(left)}
-            line += f", {rate:,.0f} tokens/s, {_format_time(left)} left"
-        logger.info(f"step {report.step:,} of {report.n_steps:,}: {line}", extra=fields)
+        speed = self._speed(report, fields)
+        logger.info(f"step {report.step:,} of {report.n_steps:,}: {line}{', ' if speed else ''}{speed}", extra=fields)
 
-
-def _format_time(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min {rest} s"
+    def _speed(self, progress: TrainingProgress | StepReport, fields: dict[str, Any]) -> str:
+        """Return the speed and the time left, and add them to the fields of the log record."""
+        begin, first = self._begin or (time.monotonic(), progress.step)
+        steps, seconds = progress.step - first, time.monotonic() - begin
+        if not (steps and seconds):
+            return ""
+        rate = steps * progress.n_tokens / seconds
+        left = (progress.n_steps - progress.step) * seconds / steps
+        fields |= {"tokens_per_second": round(rate, 1), "seconds_left": round(left)}
+        return f"{rate:,.0f} tokens/s, {format_time(left)} left"

@@ -5,6 +5,7 @@ from .comparison import compare as compare
 from .comparison import rank_similarity as rank_similarity
 from .elmo import Elmo as Elmo
 from .encoding import Encoding as Encoding
+from .encoding import similarities as similarities
 from .encoding import similarity as similarity
 from .inside import Inside as Inside
 from .inside import look_inside as look_inside
@@ -23,5 +24,6 @@ __all__ = [
     "compare",
     "look_inside",
     "rank_similarity",
+    "similarities",
     "similarity",
 ]

@@ -111,7 +111,7 @@ def calibrate_model(
     *,
     out: Path | None = None,
     max_tokens: int = MAX_TOKENS,
-    split: bool = False,
+    split: bool | None = None,
     errors: ErrorPolicy = "strict",
     tokenizer: str | None = None,
     device: str = "cpu",
@@ -125,7 +125,7 @@ def calibrate_model(
         out: New folder for a copy of the model in elmo's native format. Default: the statistics are added to the
             model itself or, if its format cannot store them, to a copy NAME-calibrated in the current folder.
         max_tokens: Number of tokens to read.
-        split: Split lines of text into sentences.
+        split: Split lines of text into sentences. Default: if they are paragraphs.
         errors: What to do with bytes that are not UTF-8: stop ("strict"), replace them, skip the line, or keep them
             as surrogate escapes.
         tokenizer: Tokenizer to use instead of that of the model.

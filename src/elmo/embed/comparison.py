@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
-from typing import TYPE_CHECKING, Any, cast
+from itertools import chain, combinations
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from elmo.embed.encoding import LayerChoice, Vectors, similarity
+from elmo.embed.encoding import LayerChoice, Vectors, similarities
 from elmo.embed.find import Span, excerpt, find_word, joined_offsets, parse_mark
 from elmo.errors import ConfigError, DataError
 from elmo.formats.similarity import SimilarityRank
@@ -98,6 +98,8 @@ def compare(
     *,
     layers: LayerChoice | int = "sense",
     start: Start = "zero",
+    other: Elmo | None = None,
+    other_sentences: Sequence[str | Sequence[str]] = (),
 ) -> Comparison:
     """Compute the cosine similarity of a word, or of a phrase such as "New York", in each pair of sentences.
 
@@ -111,15 +113,28 @@ def compare(
         layers: As in ``Elmo.encode``; "all" compares each layer and the average of all layers.
             With "sense", the similarities are also ranked, if the model has similarity statistics.
         start: As in ``Elmo.encode``.
+        other: A model of another language that is aligned to this model, or the reverse; see ``elmo align``.
+        other_sentences: Sentences of the other language, with a word that is marked like ``[[this]]``. Pairs of
+            sentences of both languages are not ranked.
     """
     if not word.strip():
         raise DataError("the word to compare must not be empty")
-    n = 1 if isinstance(sentences, str) else len(sentences)
-    if n < 2:
+    n_own = 1 if isinstance(sentences, str) else len(sentences)
+    n = n_own + len(other_sentences)
+    if n < 2 or isinstance(sentences, str):
         raise DataError(f"cannot compare {word[:40]!r}: there must be two or more sentences; found {n}")
+    if isinstance(other_sentences, str):
+        raise DataError("other_sentences must be a list of sentences; found a string")
+    if (other is None) != (not other_sentences):
+        raise ConfigError("other and other_sentences must be passed together: a second model and sentences for it")
+    if other is not None and elmo.coordinates().isdisjoint(other.coordinates()):
+        raise ConfigError(
+            "cannot compare the vectors of these models: neither is aligned to the other; align one with: elmo align"
+        )
+    models = [elmo] * n_own + [other or elmo] * len(other_sentences)
     uses, inputs, spans = [], [], []
-    for number, sentence in enumerate(sentences, start=1):
-        tokens, text, offsets, mark = _read_sentence(elmo, sentence, number)
+    for number, (model, sentence) in enumerate(zip(models, (*sentences, *other_sentences), strict=True), start=1):
+        tokens, text, offsets, mark = _read_sentence(model, sentence, number)
         span = mark or find_word(word, text, offsets)
         inside = [i for i, (begin, end) in enumerate(offsets) if span and begin < span[1] and end > span[0]]
         if span is None or not inside:
@@ -139,15 +154,18 @@ def compare(
         inputs.append(tokens)
         spans.append((inside[0], inside[-1] + 1))
     is_sense = isinstance(layers, str) and layers == "sense"
-    encodings = elmo.encode(inputs, layers="sense" if is_sense else "all", start=start)
+    encodings = elmo.encode(inputs[:n_own], layers="sense" if is_sense else "all", start=start)
+    if other is not None:
+        encodings += other.encode(inputs[n_own:], layers="sense" if is_sense else "all", start=start)
     vectors = np.stack(
-        [cast("Vectors", encoding.span(*span)) for encoding, span in zip(encodings, spans, strict=True)]
+        [encoding.span(*span) for encoding, span in zip(encodings, spans, strict=True)]
     )  # (usage, layer, width), or (usage, width) for sense
     if not is_sense:
         return Comparison(word, tuple(uses), _compute_matrices(vectors, layers))
-    cosines = cast("NDArray[np.float64]", similarity(vectors, vectors))
+    cosines = similarities(vectors, vectors)
     ranks: dict[tuple[int, int], SimilarityRank] = {}
-    for a, b in combinations(range(n), 2):
+    for a, b in chain(combinations(range(n_own), 2), combinations(range(n_own, n), 2)):
+        elmo = models[a]
         own = uses[a].word if spell_entry(elmo, uses[a].word) == spell_entry(elmo, uses[b].word) else None
         if (rank := rank_similarity(elmo, own, float(cosines[a, b]))) is not None:
             ranks[a, b] = rank
@@ -196,4 +214,4 @@ def _compute_matrices(vectors: Vectors, layers: str | int) -> dict[str, NDArray[
         selected = {"concat": vectors.reshape(len(vectors), -1)}
     if not selected:
         raise ConfigError(f"layers must be sense, average, top, all, concat or 0..{n_layers - 1}; found {layers!r:.40}")
-    return {name: cast("NDArray[np.float64]", similarity(rows, rows)) for name, rows in selected.items()}
+    return {name: similarities(rows, rows) for name, rows in selected.items()}

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack, cast, overload
 
 import numpy as np
 
@@ -38,12 +38,11 @@ CARRY_BATCH_SIZE = 256  # default batch size with a Carry, as in bilm-tf
 
 
 class EncodeOptions(TypedDict, total=False):
-    """The options of ``Elmo.encode``, for type checkers."""
+    """The options of ``Elmo.encode`` except ``as_tensor``, for type checkers."""
 
     layers: LayerChoice | int | LayerMix
     start: Start
     batch_size: int | None
-    as_tensor: bool
     dtype: str | None
     overflow: Overflow
     device: str | torch.device | None
@@ -67,6 +66,7 @@ class Elmo:
         vocab: The vocabulary of the softmax; None if the model has no vocabulary.
         softmax: The weights of the softmax; None if the model has no softmax.
         pretrained: The model as it was loaded, with its metadata and warm state.
+        source: The name or the absolute path that ``from_pretrained`` loaded; None for a model from elsewhere.
         tokenizer: The tokenizer that splits text into tokens.
         n_layers: Number of layers, including the token layer.
         width: Number of values per token in one layer.
@@ -89,6 +89,7 @@ class Elmo:
         if not isinstance(model, Pretrained):
             raise ConfigError(f"model must be a Pretrained; found {type(model).__name__}; use Elmo.from_pretrained")
         self.pretrained = model
+        self.source: str | None = None
         self.config = model.config
         self.n_layers, self.width = model.config.n_layers, model.config.width
         self.vocab = model.vocab
@@ -118,16 +119,19 @@ class Elmo:
         """Load a model in any published format.
 
         Args:
-            source: A bundled model ("en" or "zh"), a folder, an archive or a Hub id. Default: "en".
+            source: A bundled model ("en" or "zh"), a published model ("allenai/original"; ``elmo.catalog`` lists them),
+                a folder, an archive or a Hub id. Default: "en".
             device: "cpu", "cuda", "mps" or "xpu".
             dtype: Precision of the network: "float32", "float64", "bfloat16", "float16" or "int8"; or "auto", the
                 fastest of float32, bfloat16 and int8 whose relative error on this CPU is at most 1%.
-            tokenizer: The name of a tokenizer ("en", "zh", "whitespace", "spacy:LANG"), or a function that
-                splits a string into a list of tokens. Default: the tokenizer of the model.
+            tokenizer: The name of a tokenizer ("en", "zh", "whitespace", "characters", "spacy:LANG"), or a function
+                that splits a string into a list of tokens. Default: the tokenizer of the model.
         """
-        from elmo.formats.pretrained import load
+        from elmo.formats.pretrained import absolute_source, load
 
-        return cls(load(source), device=device, dtype=dtype, tokenizer=tokenizer)
+        elmo = cls(load(source), device=device, dtype=dtype, tokenizer=tokenizer)
+        elmo.source = absolute_source(source)
+        return elmo
 
     @classmethod
     def from_files(
@@ -205,6 +209,30 @@ class Elmo:
             other._full_weights, other._engine = self._full_weights, self._engine.snapshot()
         other.bilm = other._engine.bilm
         return other
+
+    def unaligned(self) -> Self:
+        """Return the same model without its alignment: its vectors in their own coordinates.
+
+        Both models share their memory. A model without an alignment returns itself.
+        """
+        if self.pretrained.alignment is None:
+            return self
+        other = copy.copy(self)
+        metadata = {name: value for name, value in self.pretrained.metadata.items() if name != "aligned"}
+        other.pretrained = replace(self.pretrained, alignment=None, metadata=metadata)
+        return other
+
+    def coordinates(self) -> frozenset[str]:
+        """Return the fingerprints of the models whose coordinates the vectors have: its own and that of its target.
+
+        The vectors of two models can be compared if the results have a common element.
+        """
+        from elmo.formats.pretrained import fingerprint
+
+        alignment = self.pretrained.alignment
+        exact = self.snapshot().to(dtype="float32")  # rounded weights have the same coordinates
+        own = fingerprint(replace(self.pretrained, weights=exact.bilm.state_dict()))
+        return frozenset({own, *(alignment.targets if alignment else ())})
 
     def __repr__(self) -> str:
         return f"Elmo({self.pretrained.format}, {self.n_layers} layers, {self.width} wide, on {self.device})"
@@ -284,9 +312,29 @@ class Elmo:
         )
 
     @overload
-    def encode(self, sentences: str | Tokens, **options: Unpack[EncodeOptions]) -> Encoding: ...
+    def encode(
+        self, sentences: str | Tokens, *, as_tensor: Literal[False] = False, **options: Unpack[EncodeOptions]
+    ) -> Encoding: ...
     @overload
-    def encode(self, sentences: Iterable[Sentence], **options: Unpack[EncodeOptions]) -> list[Encoding]: ...
+    def encode(
+        self, sentences: str | Tokens, *, as_tensor: Literal[True], **options: Unpack[EncodeOptions]
+    ) -> Encoding[Tensor]: ...
+    @overload
+    def encode(
+        self, sentences: str | Tokens, *, as_tensor: bool, **options: Unpack[EncodeOptions]
+    ) -> Encoding[Any]: ...
+    @overload
+    def encode(
+        self, sentences: Iterable[Sentence], *, as_tensor: Literal[False] = False, **options: Unpack[EncodeOptions]
+    ) -> list[Encoding]: ...
+    @overload
+    def encode(
+        self, sentences: Iterable[Sentence], *, as_tensor: Literal[True], **options: Unpack[EncodeOptions]
+    ) -> list[Encoding[Tensor]]: ...
+    @overload
+    def encode(
+        self, sentences: Iterable[Sentence], *, as_tensor: bool, **options: Unpack[EncodeOptions]
+    ) -> list[Encoding[Any]]: ...
 
     def encode(
         self,
@@ -301,7 +349,7 @@ class Elmo:
         device: str | torch.device | None = None,
         max_tokens: int | None = None,
         show_progress: bool = False,
-    ) -> Encoding | list[Encoding]:
+    ) -> Encoding[Any] | list[Encoding[Any]]:
         """Compute a vector for every token.
 
         For a single string, the result is one ``Encoding``; for an iterable, it is a list in the same order.
@@ -333,7 +381,7 @@ class Elmo:
         batches = self._run(
             tokenized, start=start, batch_size=batch_size, max_tokens=limit, show_progress=show_progress
         )
-        encodings: list[Encoding] = []
+        encodings: list[Encoding[Any]] = []
         with np.errstate(all="ignore"):
             for batch, output in batches:
                 for number, (tokens, vectors) in enumerate(zip(batch, view(batch, output), strict=True)):
@@ -347,15 +395,23 @@ class Elmo:
         self, layers: LayerChoice | int | LayerMix
     ) -> Callable[[Sequence[Tokens], EngineOutput], Iterable[Tensor]]:
         """Return a function that computes the vectors of each sentence of a batch."""
+        alignment = self.pretrained.alignment
         if not isinstance(layers, str) or layers != "sense":
             select = layer_selector(layers, self.n_layers)
-            return lambda batch, output: map(select, output.layers)
+            if alignment is None:
+                return lambda batch, output: map(select, output.layers)
+            return lambda batch, output: (select(alignment.map_layers(states)) for states in output.layers)
         if self._sense_view is None:
             from elmo.embed.sense import SenseView
 
             self._sense_view = SenseView(self.vocab, self.softmax, self.indexer)
-        view, run_tasks = self._sense_view, self._engine.run_tasks
-        return lambda batch, output: view([tokens.tokens for tokens in batch], output, run_tasks)
+        sense_view, run_tasks = self._sense_view, self._engine.run_tasks
+
+        def view(batch: Sequence[Tokens], output: EngineOutput) -> Iterable[Tensor]:
+            vectors = sense_view([tokens.tokens for tokens in batch], output, run_tasks)
+            return vectors if alignment is None else map(alignment.map_sense, vectors)
+
+        return view
 
     def _tokenize(self, sentence: Any, index: int, *, max_tokens: int | None = None) -> Tokens:
         tokens = as_tokens(sentence, self.tokenizer, subject=f"sentence {index}")
@@ -436,6 +492,11 @@ class Elmo:
         """
         from elmo.embed.tfhub import build_outputs, read_rows
 
+        if self.config.encoder_name != "lstm":
+            raise ConfigError(
+                f"outputs are those of LSTM layers; found {self.config.encoder_title} layers; use encode()"
+            )
+        self.pretrained.check_unaligned("compute the outputs of TF-Hub's module with")  # word_emb has half the width
         rows = [
             self._tokenize(row, index, max_tokens=MAX_TOKENS)
             for index, row in enumerate(read_rows(sentences, tokens, lengths))

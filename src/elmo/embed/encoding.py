@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, Generic, Literal, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,22 +14,28 @@ from elmo.embed.find import Span, find_phrase
 from elmo.embed.finite import MAX_HALF, OVERFLOWS, Overflow, check_array, check_finite, saturate
 from elmo.errors import ConfigError, DataError, ShapeError
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from elmo.model.mix import LayerMix
-
-
 Pooling = Literal["mean", "max", "ends"]
 LayerChoice = Literal["average", "top", "all", "concat", "sense"]
 Vectors = NDArray[np.floating]
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from typing_extensions import TypeVar  # only for type checkers, which include it
+
+    from elmo.model.mix import LayerMix
+
+    VectorsT = TypeVar("VectorsT", bound=Vectors | Tensor, default=Vectors)
+else:
+    from typing import TypeVar
+
+    VectorsT = TypeVar("VectorsT")
 _log = logging.getLogger(__name__)
 _MIN_SQUARED, _MAX_SQUARED = 1e-140, 1e140  # the squares of numbers between these are float64 numbers
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Encoding:
+class Encoding(Generic[VectorsT]):
     """The tokens of one sentence and a vector for each of them.
 
     This is the result of ``Elmo.encode``. Look up a vector by word, phrase or position:
@@ -53,13 +59,13 @@ class Encoding:
     Attributes:
         tokens: The tokens.
         vectors: The vectors, (time, width) or (layer, time, width): a NumPy array, or a tensor if ``encode`` was
-            called with ``as_tensor=True``.
+            called with ``as_tensor=True``. For type checkers, these are ``Encoding`` and ``Encoding[Tensor]``.
         text: The text of the sentence; None if it was passed as tokens.
         offsets: Begin and end (exclusive) of each token in ``text``; None if it was passed as tokens.
     """
 
     tokens: tuple[str, ...]
-    vectors: Vectors | Tensor
+    vectors: VectorsT
     text: str | None = None
     offsets: tuple[Span, ...] | None = None
 
@@ -74,7 +80,7 @@ class Encoding:
         example = f"; for one word: .word({max(first, key=len)[:20]!r})" if first else ""
         return f"Encoding({words!r}, {len(self.tokens)} tokens, vectors ({shape}){example})"
 
-    def word(self, token: str, *, occurrence: int = 0) -> Vectors | Tensor:
+    def word(self, token: str, *, occurrence: int = 0) -> VectorsT:
         """Return the vector of a token, which must be spelled exactly as in the sentence.
 
         Args:
@@ -84,7 +90,7 @@ class Encoding:
         spans = [(i, i + 1) for i, other in enumerate(self.tokens) if other == token]
         return self.span(*self._pick(spans, token, occurrence))
 
-    def phrase(self, phrase: str, *, occurrence: int = 0, pooling: Pooling = "mean") -> Vectors | Tensor:
+    def phrase(self, phrase: str, *, occurrence: int = 0, pooling: Pooling = "mean") -> VectorsT:
         """Return the pooled vector of a phrase, such as "New York".
 
         The phrase is searched in the text, or in the tokens if there is no text.
@@ -104,7 +110,7 @@ class Encoding:
         ]
         return self.span(*self._pick(spans, phrase, occurrence), pooling=pooling)
 
-    def characters(self, begin: int, end: int, *, pooling: Pooling = "mean") -> Vectors | Tensor:
+    def characters(self, begin: int, end: int, *, pooling: Pooling = "mean") -> VectorsT:
         """Return the pooled vector of the tokens that overlap ``text[begin:end]``."""
         if self.offsets is None:
             raise DataError("cannot find characters: the sentence was passed as tokens and has no text; use span()")
@@ -115,20 +121,20 @@ class Encoding:
             )
         return self.span(inside[0], inside[-1] + 1, pooling=pooling)
 
-    def span(self, begin: int, end: int, *, pooling: Pooling = "mean") -> Vectors | Tensor:
+    def span(self, begin: int, end: int, *, pooling: Pooling = "mean") -> VectorsT:
         """Return the pooled vector of the tokens from ``begin`` to ``end`` (exclusive)."""
         if not 0 <= begin < end <= len(self.tokens):
             raise DataError(f"span must be within 0..{len(self.tokens)} and not empty; found {begin}..{end}")
-        return pool(self.vectors[..., begin:end, :], pooling)
+        return cast("VectorsT", pool(self.vectors[..., begin:end, :], pooling))
 
-    def sentence(self, pooling: Pooling = "mean") -> Vectors | Tensor:
+    def sentence(self, pooling: Pooling = "mean") -> VectorsT:
         """Return the pooled vector of the whole sentence, which is zero if there are no tokens."""
         if self.tokens:
             return self.span(0, len(self.tokens), pooling=pooling)
         shape = (*self.vectors.shape[:-2], 1, self.vectors.shape[-1])  # one token whose vector is zero
         if isinstance(self.vectors, np.ndarray):
-            return pool(np.zeros(shape, dtype=self.vectors.dtype), pooling)
-        return pool(self.vectors.new_zeros(shape), pooling)
+            return cast("VectorsT", pool(np.zeros(shape, dtype=self.vectors.dtype), pooling))
+        return cast("VectorsT", pool(self.vectors.new_zeros(shape), pooling))
 
     def _pick(self, spans: Sequence[Span], phrase: str, occurrence: int) -> Span:
         if 0 <= occurrence < len(spans):
@@ -160,8 +166,22 @@ def pool(vectors: Vectors | Tensor, pooling: Pooling) -> Vectors | Tensor:
     raise ConfigError(f"pooling must be 'mean', 'max' or 'ends'; found {pooling!r:.40}")
 
 
-def similarity(a: Vectors | Tensor, b: Vectors | Tensor) -> float | Vectors:
-    """Return the cosine of two vectors, or the cosines of each row of ``a`` with each row of ``b``.
+def similarity(a: Vectors | Tensor, b: Vectors | Tensor) -> float:
+    """Return the cosine of two vectors; see ``similarities`` for the rows of matrices.
+
+    The cosine is computed in float64, so that vectors in half precision lose no further precision. The
+    cosine with a zero vector is 0. Raises ``NotFiniteError`` if a vector contains nan or inf.
+    """
+    if a.ndim != 1 or b.ndim != 1 or a.shape != b.shape:
+        raise ShapeError(
+            f"similarity needs two vectors with one axis and the same width; found shapes {tuple(a.shape)} and "
+            f"{tuple(b.shape)}; for the rows of matrices, use elmo.similarities"
+        )
+    return float(similarities(a, b))
+
+
+def similarities(a: Vectors | Tensor, b: Vectors | Tensor) -> NDArray[np.float64]:
+    """Return the cosines of each row of ``a`` with each row of ``b``; a vector is one row, without its axis.
 
     The cosines are computed in float64, so that vectors in half precision lose no further precision. The
     cosine with a zero vector is 0. Raises ``NotFiniteError`` if a vector contains nan or inf.
@@ -172,8 +192,6 @@ def similarity(a: Vectors | Tensor, b: Vectors | Tensor) -> float | Vectors:
     if x.ndim not in (1, 2) or y.ndim not in (1, 2) or x.shape[-1] != y.shape[-1]:
         raise ShapeError(f"vectors must have one or two axes and the same width; found shapes {x.shape} and {y.shape}")
     cosines = np.clip(_normalize(np.atleast_2d(x)) @ _normalize(np.atleast_2d(y)).T, -1.0, 1.0)
-    if x.ndim == 1 and y.ndim == 1:
-        return float(cosines[0, 0])
     return cosines.reshape(x.shape[:-1] + y.shape[:-1])
 
 

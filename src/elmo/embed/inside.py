@@ -93,7 +93,7 @@ def look_inside(elmo: Elmo, sentence: str | list[str], *, token: int = 0) -> Ins
         raise DataError("the sentence must have at least one token; found none")
     if not 0 <= token < len(tokens):
         raise DataError(f"token must be in 0..{len(tokens) - 1}; found {token}")
-    layers = cast("Floats", elmo.encode(tokens, layers="all", dtype="float32").vectors)
+    layers = cast("Floats", elmo.unaligned().encode(tokens, layers="all", dtype="float32").vectors)
     batch = elmo.batch([[tokens.tokens[token]]])
     position = 1  # after the start of the sentence
     cnn = elmo.bilm.token_layer.cnn

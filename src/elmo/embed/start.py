@@ -37,6 +37,7 @@ class Carry:
 
         from elmo.model.bilm import BiLmState
 
+        _require_state(zero, "a Carry")
         if self.state is None:
             self.state = BiLmState(zero.hidden[:, :, :0], zero.cell[:, :, :0])
         own, other = (tuple(x.shape[i] for x in (s.hidden, s.cell) for i in (1, 3)) for s in (self.state, zero))
@@ -73,13 +74,20 @@ Start = Literal["zero", "warm"] | Carry
 def warm_start(warm: WarmState | None, zero: BiLmState) -> BiLmState:
     """Return a warm state as a state with one row, with the dtype and device of ``zero``.
 
-    Raises ``StateError`` if the model has no warm state.
+    Raises ``StateError`` if the model has no warm state, or if it is a transformer.
     """
     from elmo.model.bilm import BiLmState
 
+    _require_state(zero, "start='warm'")
     if warm is None:
         raise StateError("cannot use start='warm': this model has no warm state; add one with: elmo warm MODEL TEXT")
     return BiLmState(warm.hidden[:, :, None].to(zero.hidden), warm.cell[:, :, None].to(zero.cell))
+
+
+def _require_state(zero: BiLmState, option: str) -> None:
+    """Raise ``StateError`` for a transformer, which reads each sentence by itself."""
+    if zero.hidden.size(3) == 0:
+        raise StateError(f"cannot use {option}: a transformer keeps no state between sentences; use start='zero'")
 
 
 def compute_warm_state(engine: Engine, sentences: Iterable[Sequence[str]], *, show_progress: bool = False) -> WarmState:
@@ -97,6 +105,7 @@ def compute_warm_state(engine: Engine, sentences: Iterable[Sequence[str]], *, sh
     carry = Carry()
     prepared = engine.prepare()  # for all steps
     zero = prepared.zero
+    _require_state(zero, "a warm state")
     hidden, cell, n_states = zero.hidden.double(), zero.cell.double(), 0
     for step in track_progress(range(n_steps), "Warming up", is_shown=show_progress):
         batch = [text[stream * n_steps + step] for stream in range(n_streams)]

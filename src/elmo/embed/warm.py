@@ -16,7 +16,7 @@ def add_warm_state(
     texts: str | Sequence[str],
     *,
     out: Path | None = None,
-    split: bool = False,
+    split: bool | None = None,
     errors: ErrorPolicy = "strict",
     tokenizer: str | None = None,
     device: str = "cpu",
@@ -29,7 +29,7 @@ def add_warm_state(
         texts: Files, globs or folders of running text; "-" is stdin.
         out: New folder for a copy of the model in elmo's native format. Default: the state is added to the
             model itself or, if its format cannot store a state, to a copy NAME-warm in the current folder.
-        split: Split lines of text into sentences.
+        split: Split lines of text into sentences. Default: if they are paragraphs.
         errors: What to do with bytes that are not UTF-8: stop ("strict"), replace them, skip the line, or keep them
             as surrogate escapes.
         tokenizer: Tokenizer to use instead of that of the model.

@@ -14,8 +14,16 @@ import numpy as np
 from elmo.embed.elmo import Elmo
 from elmo.errors import ConfigError, raise_all
 from elmo.evidence.plan import EvidencePlan, TaskData, read_plan, read_tasks
-from elmo.evidence.runs import EvidenceRun, EvidenceSources, RunResult, RunStore, list_runs
-from elmo.evidence.tables import Evidence, TaskSummary, build_curves, build_mixes, build_tables, format_evidence
+from elmo.evidence.runs import SIZES, EvidenceRun, EvidenceSources, RunResult, RunStore, list_runs
+from elmo.evidence.tables import (
+    Evidence,
+    TaskSummary,
+    build_curves,
+    build_mixes,
+    build_size_tables,
+    build_tables,
+    format_evidence,
+)
 from elmo.storage import files
 from elmo.storage.atomic import atomic_file, hold_lock, make_folder
 from elmo.tasks.features.store import ElmoEncoder, FeatureCache
@@ -73,7 +81,8 @@ def collect_evidence(
         model: The biLM; None uses the model of the plan, or the bundled model.
         vectors: File with static word vectors; None uses the file of the plan.
         seeds: Number of runs per condition; None uses the number of the plan, or 3.
-        tables: Numbers of the tables of the paper to repeat: 1, 2 and 3.
+        tables: Numbers of the tables of the paper to repeat: 1, 2 and 3. Table 4 compares random vectors, static
+            vectors and ELMo, for the numbers of training examples in ``sizes`` of a task.
         curve: Whether to train on fewer examples as well (Figure 1).
         tasks: Names of the tasks to run; None runs all tasks of the plan.
         cache: Folder for computed layers; None uses ``out/layers``.
@@ -87,6 +96,11 @@ def collect_evidence(
     n_seeds = seeds or plan.seeds or DEFAULT_SEEDS
     _check_baselines(plan, vectors)
     list_runs({}, tables=tables, has_curve=curve, n_seeds=n_seeds)  # report mistakes before data is read
+    compared = {task.name: task.sizes for task in plan.tasks if task.sizes}
+    if SIZES in tables and not compared:
+        raise ConfigError(
+            f"{plan.path}: table {SIZES} needs a task with sizes, such as sizes = [500, 3000]; found none"
+        )
     make_folder(out / "runs")
     if cache is None:
         make_folder(out / "layers")
@@ -97,7 +111,7 @@ def collect_evidence(
         layers = FeatureCache(cache or out / "layers")
         store = RunStore(out / "runs", data, EvidenceSources(elmo, ElmoEncoder(elmo).key, vectors, digest, layers))
         sizes = {name: len(task.train) for name, task in data.items()}
-        runs = list_runs(sizes, tables=tables, has_curve=curve, n_seeds=n_seeds)
+        runs = list_runs(sizes, tables=tables, has_curve=curve, n_seeds=n_seeds, sizes=compared)
         earlier = {run: result for run in runs if (result := store.load(run)) is not None}
         results: dict[EvidenceRun, RunResult] = {}
         for run in runs:
@@ -112,7 +126,8 @@ def collect_evidence(
             tasks=tuple(_summarize_task(task) for task in data.values()),
             n_seeds=n_seeds,
             sources={"elmo": store.sources.elmo_key, "vectors": digest},
-            tables=build_tables(results, list(data), list(tables)),
+            tables=build_tables(results, list(data), sorted(set(tables) - {SIZES})),
+            sizes=build_size_tables(results, compared) if SIZES in tables else (),
             curves=build_curves(results, list(data)) if curve else (),
             mixes=build_mixes(results),
             runs=_list_results(store, results),

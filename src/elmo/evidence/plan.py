@@ -14,6 +14,7 @@ A plan is a TOML file::
     train = "ner/train.conll.xz"     # a file or a list of files
     dev = "ner/dev.conll.xz"         # selects the best epoch; scored if there is no test file
     test = "ner/test.conll.xz"
+    sizes = [500, 3000]              # numbers of training examples in table 4
     max_train = 3000                 # use at most 3,000 examples, spread evenly over the file; also max_dev
     reader = {tags = 3}              # options of the reader; tokenizer = "en" for raw text
     head = {hidden_width = 100}      # options of the head
@@ -47,7 +48,7 @@ from elmo.text.tokenizers import load_tokenizer
 
 MAX_BYTES = 1 << 20  # maximum size of a plan
 _DEFAULTS = ("model", "vectors", "seeds", "fit", "words")
-_TASK_KEYS = ("kind", "train", "dev", "test", "max_train", "max_dev", "reader", "head", "fit", "words")
+_TASK_KEYS = ("kind", "train", "dev", "test", "max_train", "max_dev", "sizes", "reader", "head", "fit", "words")
 _NOT_FIT = ("seed",)  # not an option of a plan: the runs of a condition have the seeds 1, 2, 3, …
 _NOT_WORDS = ("elmo", "top_only", "mix_penalty", "is_bilm_tuned")  # not options of a plan: the conditions set them
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
@@ -69,6 +70,7 @@ class TaskPlan:
     words: Mapping[str, Any]  # fields of Features
     max_train: int | None = None
     max_dev: int | None = None
+    sizes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -171,6 +173,7 @@ class _PlanReader:
         }
         for limit in ("max_train", "max_dev"):
             self._check_count(table, limit, table=name)
+        sizes = self._read_sizes(table.get("sizes", []), table=name)
         fit = self._read_options(table, "fit", FitOptions, name=name, without=_NOT_FIT)
         words = self._read_options(table, "words", Features, name=name, without=_NOT_WORDS)
         head, reader, tokenizer = None, {}, "whitespace"
@@ -192,7 +195,15 @@ class _PlanReader:
             words={name: value for name, value in asdict(words).items() if name not in _NOT_WORDS},
             max_train=table.get("max_train"),
             max_dev=table.get("max_dev"),
+            sizes=sizes,
         )
+
+    def _read_sizes(self, value: Any, *, table: str) -> tuple[int, ...]:
+        sizes = value if isinstance(value, list) else [value]
+        if all(isinstance(size, int) and not isinstance(size, bool) and size >= 1 for size in sizes):
+            return tuple(sorted(set(sizes)))
+        self.problems.append(f"[{table}] sizes must be a list of integers of at least 1; found {value!r:.40}")
+        return ()
 
     def _check_count(self, values: Mapping[str, Any], name: str, *, table: str) -> None:
         value = values.get(name, 1)
@@ -315,6 +326,9 @@ def read_task(plan: TaskPlan) -> TaskData:
             left_out.update(labeled.left_out)
             if not parts[name]:
                 raise DataError(f"{name}: expected examples; found none")
+    if plan.sizes and plan.sizes[-1] > len(parts["train"]):
+        n_train = f"{len(parts['train']):,}"
+        raise ConfigError(f"sizes must be at most the number of training examples, {n_train}; found {plan.sizes[-1]:,}")
     task = build_task(plan.kind, parts["train"], plan.head)
     for name in ("dev", "test"):
         if parts[name]:

@@ -1,8 +1,9 @@
 """The conditions that the paper compares, and the training runs for them.
 
 Peters et al. 2018 compare ELMo with a baseline without ELMo (Table 1), the last layer with all layers and two values of
-λ (Table 2), and ELMo at different positions in the network (Table 3). Figure 1 compares different amounts of training
-data.
+λ (Table 2), and ELMo at different positions in the network (Table 3).
+Figure 1 compares different amounts of training data. Table 4 compares random vectors, static vectors and ELMo for
+several amounts of training data, as Edunov et al. (2019) do for translation.
 
 The result of a run is stored in a file whose name is a hash of everything that the result depends on. Therefore each
 run is trained only once for all tables and calls, an interrupted run resumes after its last epoch, and after a change
@@ -17,7 +18,7 @@ import logging
 import math
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -29,15 +30,19 @@ from elmo.errors import ConfigError
 from elmo.evidence.plan import TaskData
 from elmo.storage.atomic import atomic_file
 from elmo.tasks.features.layer import Features
-from elmo.tasks.features.static import StaticVectors, read_static
+from elmo.tasks.features.static import StaticVectors, random_static, read_static
 from elmo.tasks.features.store import FeatureCache, FeatureStore
 from elmo.tasks.fit import Epoch, FitOptions
+from elmo.tasks.kinds.registry import build_task
+from elmo.tasks.kinds.translation import Translation
 from elmo.tasks.model import TaskModel
+from elmo.tasks.run import count_words
 
 if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
 
 BASELINE, ELMO = "baseline", "input"
+RANDOM, ELMO_ONLY = "random", "elmo_only"
 CONDITIONS: Mapping[str, Mapping[str, Any]] = {
     BASELINE: {"elmo": "none", "layer_norm": False},
     ELMO: {"elmo": "input", "mix_penalty": 0.001},
@@ -45,17 +50,23 @@ CONDITIONS: Mapping[str, Mapping[str, Any]] = {
     "lambda_1": {"elmo": "input", "mix_penalty": 1.0},
     "output": {"elmo": "output", "mix_penalty": 0.001},
     "both": {"elmo": "both", "mix_penalty": 0.001},
+    RANDOM: {"elmo": "none", "layer_norm": False, "is_static_tuned": True},
+    ELMO_ONLY: {"elmo": "input", "mix_penalty": 0.001, "is_static_tuned": False},
 }
+RANDOM_WIDTH = 256  # width of random vectors
+SIZES = 4  # number of the table by number of training examples
 TABLES: Mapping[int, tuple[str, ...]] = {
     1: (BASELINE, ELMO),
     2: (BASELINE, "top_only", "lambda_1", ELMO),
     3: (ELMO, "output", "both"),
+    SIZES: (RANDOM, BASELINE, ELMO_ONLY),
 }
 COMPARED: Mapping[int, tuple[tuple[str, str], ...]] = {  # pairs to compare; the text shows the first pair
     1: ((ELMO, BASELINE),),
     2: ((ELMO, "top_only"), ("top_only", BASELINE), ("lambda_1", BASELINE), (ELMO, BASELINE),
         (ELMO, "lambda_1")),
     3: (("both", ELMO), ("output", ELMO), ("both", "output")),
+    SIZES: ((ELMO_ONLY, BASELINE), (ELMO_ONLY, RANDOM)),
 }  # fmt: skip
 SHARES = (0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0)  # fractions of the training examples for the curve of Figure 1
 MIN_EXAMPLES = 4  # minimum number of training examples
@@ -82,20 +93,34 @@ class EvidenceRun:
 
 
 def list_runs(
-    n_train: Mapping[str, int], *, tables: Collection[int], has_curve: bool, n_seeds: int
+    n_train: Mapping[str, int],
+    *,
+    tables: Collection[int],
+    has_curve: bool,
+    n_seeds: int,
+    sizes: Mapping[str, Sequence[int]] | None = None,
 ) -> list[EvidenceRun]:
-    """List the runs that the tables and the curve need, without duplicates, task by task."""
+    """List the runs that the tables and the curve need, without duplicates, task by task.
+
+    Args:
+        n_train: Number of training examples of each task.
+        tables: Numbers of the tables.
+        has_curve: Whether the curve is needed.
+        n_seeds: Number of runs per condition.
+        sizes: Numbers of training examples in table 4, for tasks that are in this table.
+    """
     if unknown := sorted(set(tables) - set(TABLES)):
         raise ConfigError(f"tables must be among {', '.join(map(str, TABLES))}; found {unknown[0]}")
     if not tables and not has_curve:
         raise ConfigError("nothing to do: choose at least one table or the curve")
     runs: dict[EvidenceRun, None] = {}
     for task, n_all in n_train.items():
-        conditions = dict.fromkeys(name for table in sorted(set(tables)) for name in TABLES[table])
+        conditions = dict.fromkeys(name for table in sorted(set(tables) - {SIZES}) for name in TABLES[table])
         cells = [(name, n_all) for name in conditions]
         if has_curve:
-            sizes = reversed(curve_sizes(n_all))
-            cells += [(name, size) for size in sizes for name in (BASELINE, ELMO)]
+            cells += [(name, size) for size in reversed(curve_sizes(n_all)) for name in (BASELINE, ELMO)]
+        if SIZES in tables:
+            cells += [(name, size) for size in (sizes or {}).get(task, ()) for name in TABLES[SIZES]]
         for name, size in cells:
             for seed in range(1, n_seeds + 1):
                 runs[EvidenceRun(task, name, seed, size, n_all)] = None
@@ -168,7 +193,7 @@ class RunStore:
         self.folder = folder
         self.data = data
         self.sources = sources
-        self._static: tuple[str, StaticVectors | None] = ("", None)  # vectors of the last task
+        self._static: tuple[str, StaticVectors | None] = ("", None)  # vectors of the file for the last task
 
     def key(self, run: EvidenceRun) -> str:
         """Return a hash of everything that the result of a run depends on; names of files and tasks do not matter."""
@@ -188,7 +213,9 @@ class RunStore:
             "words": asdict(features),
             "fit": asdict(run_options(run, data.plan.fit)),
             "elmo": self.sources.elmo_key if features.has_elmo else None,
-            "vectors": self.sources.vectors_digest,
+            "vectors": {RANDOM: f"random {RANDOM_WIDTH}", ELMO_ONLY: ""}.get(
+                run.condition, self.sources.vectors_digest
+            ),
         }
 
     def load(self, run: EvidenceRun) -> RunResult | None:
@@ -216,11 +243,12 @@ class RunStore:
         key, data = self.key(run), self.data[run.task]
         training = self._training(key)
         with _silence(_LABEL_LOG):  # unseen labels were already reported when the data was read
+            train = select_examples(run, data)
             model = TaskModel.train(
-                data.task,
-                select_examples(run, data),
+                _build_run_task(run, data, train),
+                train,
                 data.dev,
-                store=self._build_store(run),
+                store=self._build_store(run, train),
                 options=run_options(run, data.plan.fit),
                 folder=training,
                 on_epoch=on_epoch,
@@ -243,14 +271,21 @@ class RunStore:
         shutil.rmtree(training, ignore_errors=True)
         return result
 
-    def _build_store(self, run: EvidenceRun) -> FeatureStore:
-        data, sources = self.data[run.task], self.sources
+    def _build_store(self, run: EvidenceRun, train: Sequence[Any]) -> FeatureStore:
+        features = condition_features(run.condition, self.data[run.task].plan.words)
+        static = self._choose_static(run, train)
+        return FeatureStore(features, self.sources.elmo, static, cache=self.sources.cache)
+
+    def _choose_static(self, run: EvidenceRun, train: Sequence[Any]) -> StaticVectors | None:
+        if run.condition == ELMO_ONLY:
+            return None
+        if run.condition == RANDOM:
+            return random_static(count_words(train), width=RANDOM_WIDTH, seed=run.seed)
         if self._static[0] != run.task:
             # words that do not occur in the task would only make the table larger
-            static = sources.vectors and read_static(sources.vectors, words=data.words, max_words=0)
-            self._static = (run.task, static or None)
-        features = condition_features(run.condition, data.plan.words)
-        return FeatureStore(features, sources.elmo, self._static[1], cache=sources.cache)
+            path, words = self.sources.vectors, self.data[run.task].words
+            self._static = (run.task, None if path is None else read_static(path, words=words, max_words=0))
+        return self._static[1]
 
     def _path(self, key: str) -> Path:
         return self.folder / f"{key}.json"
@@ -265,6 +300,13 @@ def select_examples(run: EvidenceRun, data: TaskData) -> list[Any]:
         return list(data.train)
     order = np.random.default_rng((run.seed, len(data.train))).permutation(len(data.train))
     return [data.train[index] for index in sorted(order[: run.n_examples])]
+
+
+def _build_run_task(run: EvidenceRun, data: TaskData, train: Sequence[Any]) -> Any:
+    """Return the task of a run; the target units of a translation are learned from its own training examples."""
+    if run.n_examples == run.n_all or data.plan.kind != Translation.kind:
+        return data.task
+    return build_task(data.plan.kind, train, data.plan.head)
 
 
 def _sort_keys(values: Mapping[str, Any]) -> dict[str, Any]:

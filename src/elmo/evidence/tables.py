@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from elmo.evidence.runs import BASELINE, COMPARED, ELMO, MAX_FACTOR, TABLES, EvidenceRun, RunResult
+from elmo.evidence.runs import BASELINE, COMPARED, ELMO, MAX_FACTOR, SIZES, TABLES, EvidenceRun, RunResult
 from elmo.text.display import shorten, text_width, to_plain_text
 
 CONFIDENCE = 0.95
@@ -93,6 +93,23 @@ class ScoreTable:
 
 
 @dataclass(frozen=True)
+class SizeRow:
+    """Scores of random vectors, static vectors and ELMo for one number of training examples."""
+
+    n_examples: int
+    cells: Mapping[str, ScoreSummary]
+    gains: tuple[Gain, ...]
+
+
+@dataclass(frozen=True)
+class SizeTable:
+    """Table 4 for one task."""
+
+    task: str
+    rows: tuple[SizeRow, ...]
+
+
+@dataclass(frozen=True)
 class CurvePoint:
     """Scores with and without ELMo for one number of training examples."""
 
@@ -152,6 +169,7 @@ class Evidence:
     curves: tuple[Curve, ...]
     mixes: tuple[MixSummary, ...]
     runs: tuple[Mapping[str, Any], ...]
+    sizes: tuple[SizeTable, ...] = ()
 
     def __repr__(self) -> str:
         tasks, tables = [task.task for task in self.tasks], [table.number for table in self.tables]
@@ -159,7 +177,10 @@ class Evidence:
 
     def to_json(self) -> dict[str, Any]:
         """Return the content of ``evidence.json``; the same runs give the same content."""
-        return {"format": "elmo evidence", "version": 1, **asdict(self)}
+        values = {"format": "elmo evidence", "version": 1, **asdict(self)}
+        if not self.sizes:
+            values.pop("sizes")
+        return values
 
 
 Results = Mapping[EvidenceRun, RunResult]
@@ -170,6 +191,19 @@ def build_tables(results: Results, tasks: Sequence[str], numbers: Sequence[int])
     return tuple(
         ScoreTable(number, tuple(_row(results, task, number) for task in tasks)) for number in sorted(set(numbers))
     )
+
+
+def build_size_tables(results: Results, sizes: Mapping[str, Sequence[int]]) -> tuple[SizeTable, ...]:
+    """Build table 4 for each task, with a row for each number of training examples in ``sizes``."""
+    tables = []
+    for task, own in sizes.items():
+        rows = []
+        for size in own:
+            cells = {name: _summary(results, task, name, size) for name in TABLES[SIZES]}
+            gains = tuple(Gain(name, other, compare(cells[name], cells[other])) for name, other in COMPARED[SIZES])
+            rows.append(SizeRow(size, cells, gains))
+        tables.append(SizeTable(task, tuple(rows)))
+    return tuple(tables)
 
 
 def _row(results: Results, task: str, number: int) -> TableRow:
@@ -193,7 +227,7 @@ def build_curves(results: Results, tasks: Sequence[str]) -> tuple[Curve, ...]:
     curves = []
     for task in tasks:
         points = []
-        for size in sorted({run.n_examples for run in results if run.task == task}):
+        for size in sorted({run.n_examples for run in results if (run.task, run.condition) == (task, ELMO)}):
             without, with_elmo = (_summary(results, task, name, size) for name in (BASELINE, ELMO))
             points.append(CurvePoint(size, without, with_elmo, compare(with_elmo, without)))
         curves.append(Curve(task, tuple(points)))
@@ -220,6 +254,7 @@ _NAMES = {
     1: {"baseline": "baseline", "input": "ELMo"},
     2: {"baseline": "baseline", "top_only": "last only", "lambda_1": "all, λ=1", "input": "all, λ=0.001"},
     3: {"input": "input", "output": "output", "both": "both"},
+    SIZES: {"random": "random vectors", "baseline": "static vectors", "elmo_only": "ELMo"},
 }
 _GAIN_TITLES = {  # for the first pair of COMPARED
     1: "ELMo over baseline",
@@ -239,6 +274,9 @@ def format_evidence(evidence: Evidence) -> list[str]:
     lines: list[str] = []
     for table in evidence.tables:
         lines += [_TITLES[table.number], *_align(_table_rows(table, evidence)), ""]
+    for sizes in evidence.sizes:
+        title = f"Table {SIZES}. Random vectors, static vectors and ELMo by number of training examples"
+        lines += [title, *_align(_size_rows(sizes, evidence)), ""]
     if evidence.curves:
         lines += ["Figure 1. Fewer training examples"]
         for curve in evidence.curves:
@@ -267,6 +305,16 @@ def _table_rows(table: ScoreTable, evidence: Evidence) -> list[list[str]]:
     return rows
 
 
+def _size_rows(table: SizeTable, evidence: Evidence) -> list[list[str]]:
+    score = next(task.score for task in evidence.tasks if task.task == table.task)
+    names = [_NAMES[SIZES][name] for name in TABLES[SIZES]]
+    rows = [[_task(table.task), "score", *names, "ELMo over static", "ELMo over random"]]
+    for row in table.rows:
+        cells = [_format_summary(row.cells[name]) for name in TABLES[SIZES]]
+        rows.append([f"{row.n_examples:,}", score, *cells, *(_format_gain(gain.gain) for gain in row.gains)])
+    return rows
+
+
 def _curve_rows(curve: Curve) -> list[list[str]]:
     rows = [[_task(curve.task), "examples", "baseline", "ELMo", "ELMo over baseline"]]
     n_all = curve.points[-1].n_examples
@@ -279,7 +327,7 @@ def _curve_rows(curve: Curve) -> list[list[str]]:
 
 def _mix_rows(mixes: Sequence[MixSummary]) -> list[list[str]]:
     n_layers = max(len(mix.shares) for mix in mixes)
-    names = {"input": "λ=0.001", "lambda_1": "λ=1", "output": "output only", "both": "both"}
+    names = {"input": "λ=0.001", "lambda_1": "λ=1", "output": "output only", "both": "both", "elmo_only": "ELMo only"}
     rows = [["task", "position", "condition", *(f"layer {k}" for k in range(n_layers)), "gamma"]]
     for mix in mixes:
         shares = [f"{share:.3f}" for share in mix.shares]
@@ -292,10 +340,11 @@ def _notes(evidence: Evidence) -> list[str]:
     if evidence.n_seeds > 1:
         notes = [f"Scores in percent: mean and standard deviation over {evidence.n_seeds} seeds."]
         notes.append("In brackets: 95 % confidence interval of the difference (Welch's t over seeds).")
-    notes.append("Error reduction: the difference divided by the distance to 100 %.")
+    if evidence.tables:
+        notes.append("Error reduction: the difference divided by the distance to 100 %.")
     if any(task.scored_on == "dev" for task in evidence.tasks):
         notes.append("Tasks without a test set are scored on the dev set, which also selects the best epoch.")
-    if evidence.curves:
+    if evidence.curves or evidence.sizes:
         limit = f"at most {MAX_FACTOR:.0f} times as many"
         notes.append(f"Runs with a fraction s of the examples have 1/√s times as many epochs, {limit}.")
     return notes

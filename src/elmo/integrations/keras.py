@@ -82,6 +82,7 @@ class ElmoLayer(keras.layers.Layer):
         self.pooling, self.supports_masking = pooling, True
         # Keras would wrap a module that is set as an attribute; its parameters are tracked below instead.
         object.__setattr__(self, "encoder", TokenEncoder(model, layers=layers, trainable=train_bilm))
+        self.elmo.pretrained.check_unaligned("use in a Keras layer")
         for parameter in self.encoder.parameters():  # a variable of Keras shares the memory of the parameter
             variable = keras.Variable(cast("Any", parameter), trainable=parameter.requires_grad)
             self._track_variable(variable)

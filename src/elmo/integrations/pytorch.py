@@ -5,7 +5,7 @@ For training, ``elmo.BiLm`` and ``elmo.LayerMix`` are ordinary modules; see ``ex
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -36,6 +36,7 @@ def export_bilm(elmo: Elmo, *, mix: LayerMix | None = None) -> ExportedProgram:
         elmo: The model, in float32 or float64.
         mix: A mix of layers to include in the program.
     """
+    elmo.pretrained.check_unaligned("export")
     if elmo.precision not in ("float32", "float64"):
         raise ConfigError(f"precision of the model must be float32 or float64; found {elmo.precision}")
     if mix is not None and mix.n_layers != elmo.n_layers:
@@ -54,11 +55,15 @@ class _ExportedNetwork(nn.Module):
     def __init__(self, bilm: BiLm, mix: LayerMix | None) -> None:
         super().__init__()
         forward, backward = (
-            nn.ModuleList(_ScanLstm(cast("ProjectedLstm", lstm)) for lstm in stack)
+            nn.ModuleList(_ScanLstm(layer) if isinstance(layer, ProjectedLstm) else layer for layer in stack)
             for stack in (bilm.forward_stack, bilm.backward_stack)
         )
         self.bilm = BiLm(
-            token_layer=bilm.token_layer, forward_stack=forward, backward_stack=backward, has_skip=bilm.has_skip
+            token_layer=bilm.token_layer,
+            forward_stack=forward,
+            backward_stack=backward,
+            has_skip=bilm.has_skip,
+            has_positions=bilm.has_positions,
         )
         self.mix = mix
 
@@ -75,8 +80,8 @@ class _ScanLstm(nn.Module):
         self.lstm = lstm
 
     @property
-    def state_weight(self) -> Tensor:
-        return self.lstm.state_weight
+    def state_widths(self) -> tuple[int, int]:
+        return self.lstm.state_widths
 
     def forward(self, inputs: Tensor, mask: Tensor, state: LstmState) -> tuple[Tensor, LstmState]:
         try:

@@ -447,7 +447,7 @@ def _similarity(item: Doc | Span | Token, other: Any) -> float:
             f"cannot compare {item.text[:40]!r} with {other.text[:40]!r}: their vectors have widths {a.shape[-1]} and "
             f"{b.shape[-1]}; both must come from a pipeline with the same elmo component"
         )
-    return cast("float", similarity(a, b))
+    return similarity(a, b)
 
 
 def _token_layers(token: Token) -> Vectors | None:

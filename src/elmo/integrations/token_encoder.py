@@ -6,6 +6,7 @@ The integrations with sentence-transformers and Keras are built on this module.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -87,6 +88,8 @@ class TokenEncoder(nn.Module):
         )
         with torch.set_grad_enabled(self.trainable and torch.is_grad_enabled()):
             layers = self.bilm(chars, words, lengths=n_tokens).layers.without_boundaries()
+            if (alignment := self.elmo.pretrained.alignment) is not None:
+                layers = replace(layers, states=alignment.map_layers(layers.states))
         return (self._select(layers.states) if self.mix is None else self.mix(layers)), layers.mask
 
     def _select(self, states: Tensor) -> Tensor:

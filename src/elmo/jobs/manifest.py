@@ -23,6 +23,7 @@ from elmo.storage.files import compute_sha256, format_path, list_names, read_jso
 
 VERSION = 1
 _MAX_BYTES = 1 << 28  # about a million shards
+_SPLIT_HINTS = {"true": "add --split", "false": "add --no-split", "null": "leave out --split and --no-split"}
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -207,7 +208,8 @@ class Manifest:
         for name in sorted(self.options.keys() | other.options.keys()):
             before, now = (json.dumps(options.get(name)) for options in (self.options, other.options))
             if before != now:
-                differences.append(f"{name.replace('_', ' ')} (was {before[:80]}, now {now[:80]})")
+                hint = f"; {_SPLIT_HINTS[before]}" if name == "split" and before in _SPLIT_HINTS else ""
+                differences.append(f"{name.replace('_', ' ')} (was {before[:80]}, now {now[:80]}{hint})")
         return differences
 
 

@@ -17,6 +17,7 @@ from elmo.jobs.shard import Layout
 from elmo.storage import remote
 from elmo.text.lines import ErrorPolicy, Source, Tally, expand_paths
 from elmo.text.reader import InputFormat, Sentence, UnusableSentence, read_sentences
+from elmo.text.sentences import SPLIT_SAMPLE, choose_split
 from elmo.text.tokenizers import Tokenizer, load_tokenizer
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class EmbedJob:
         layers: Layers to write: "average", "top", "all", "concat" or a layer number.
         input_format: Format of the input: raw text ("text") or tokens separated by spaces ("tokens"), with one sentence
             per line, or "conllu".
-        split: Split lines of text into sentences.
+        split: Split lines of text into sentences. Default: if they are paragraphs.
         errors: What to do with bytes that are not UTF-8: stop ("strict"), replace them, skip the line, or keep them
             as surrogate escapes.
         dtype: Data type of the vectors in the output.
@@ -68,7 +69,7 @@ class EmbedJob:
     out: Path | None = None
     layers: str | int = "average"
     input_format: InputFormat = "text"
-    split: bool = False
+    split: bool | None = None
     errors: ErrorPolicy = "strict"
     dtype: Literal["float32", "float16"] = "float32"
     start: Literal["zero", "warm"] = "zero"
@@ -132,17 +133,21 @@ class EmbedJob:
     def count_lines(self) -> int | None:
         """Count the lines of the input, each of which is a sentence.
 
-        Returns None if lines are not sentences, if the input is a pipe, compressed or in an object store, or if it is
-        too large.
+        If lines are split, the number of sentences is estimated. Returns None if the input is CoNLL-U, a pipe,
+        compressed or in an object store, or if it is too large.
         """
-        if self.split or self.input_format == "conllu" or any(map(remote.is_url, self.inputs)) or self.reads_pipe():
+        if self.input_format == "conllu" or any(map(remote.is_url, self.inputs)) or self.reads_pipe():
             return None
         files = [path for path in self.files() if path != "-"]
         if sum(path.stat().st_size for path in files) > _COUNTED_BYTES:
             return None
         n_lines = 0
+        sample = ""
         for path in files:
             with path.open("rb") as file:
+                if self.split is not False and len(sample) <= SPLIT_SAMPLE:
+                    sample += file.read(SPLIT_SAMPLE + 1).decode("utf-8", "replace")
+                    file.seek(0)
                 last = b"\n"
                 while chunk := file.read(1 << 20):
                     if last == b"\n" and file.tell() == len(chunk) and chunk.startswith(_COMPRESSED):
@@ -150,6 +155,10 @@ class EmbedJob:
                     n_lines += chunk.count(b"\n")
                     last = chunk[-1:]
                 n_lines += last != b"\n"
+        if self.input_format == "text" and self.split is not False:
+            choice = choose_split(sample)
+            if choice.is_split or self.split:
+                return round(n_lines * choice.sentences_per_line)
         return n_lines
 
     def sentences(

@@ -26,7 +26,7 @@ from elmo.jobs.groups import check_length
 from elmo.jobs.manifest import OutputFiles
 from elmo.jobs.plan import EmbedJob, JobSummary, Progress, encode_sentences
 from elmo.jobs.shard import Layout
-from elmo.jobs.sharded import ShardedRun
+from elmo.jobs.sharded import ShardedRun, keep_split
 from elmo.jobs.writers import check_libraries, json_line
 from elmo.storage.atomic import atomic_file, cannot_write, hold_lock
 from elmo.storage.files import format_path
@@ -74,9 +74,10 @@ def embed_corpus(
         return replace(summary, set_aside=aside.n)
     files = OutputFiles(job.out)
     check_libraries(files.suffix)
+    job = keep_split(job, files)
     sentences = job.sentences(elmo.tokenizer, tally, aside.add)
     files.make_folders()
-    with hold_lock(files.lock, subject=job.out) as lock:
+    with hold_lock(files.lock, subject=files.out) as lock:
         run = ShardedRun(job, elmo, files=files, lock=lock, limit=job.tokens_per_shard(layout), report=report)
         with aside.writing():
             summary = run.run(sentences, tally)

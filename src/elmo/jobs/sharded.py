@@ -8,6 +8,7 @@ and writes one shard at a time. This process then holds the text of up to two gr
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,7 +20,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from elmo.errors import DataError, OutputError
+from elmo.errors import DataError, ElmoError, OutputError
 from elmo.jobs.groups import Group, split_groups
 from elmo.jobs.manifest import Manifest, OutputFiles, ShardRecord, read_manifest
 from elmo.jobs.pipeline import BackgroundWriter, read_ahead
@@ -36,6 +37,8 @@ from elmo.text.reader import Sentence
 if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
     from elmo.jobs.engines import EnginePool
+
+_log = logging.getLogger(__name__)
 
 
 class ShardedRun:
@@ -309,6 +312,16 @@ class ShardedRun:
 def _is_made(future: Future[ShardRecord]) -> bool:
     """Return whether a worker has made the shard without an error."""
     return future.done() and not future.cancelled() and future.exception() is None
+
+
+def keep_split(job: EmbedJob, files: OutputFiles) -> EmbedJob:
+    """Return the job with ``split=False`` if it resumes one that kept lines: earlier releases did so by default."""
+    if job.split is None and not job.restart:
+        with suppress(ElmoError):  # the run reports it
+            if files.has_manifest() and read_manifest(files.manifest).options.get("split") is False:
+                _log.info("%s was started with --no-split: keeping lines", format_path(files.out))
+                return replace(job, split=False)
+    return job
 
 
 def compute_fingerprint(elmo: Elmo, *, start: str, layers: str | int = "average") -> str:

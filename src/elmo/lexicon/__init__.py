@@ -19,6 +19,7 @@ The unit of this package is a usage: a word in a sentence. The files, in reading
 ``wsd``            word sense disambiguation with WordNet
 ``probe``          linear probes of each layer
 ``sharpen``        transform the states of a model so that its vectors separate senses better
+``align``          map the vectors of a model to the coordinates of a model of another language
 
 >>> from elmo import Elmo
 >>> from elmo.lexicon import find_substitutes

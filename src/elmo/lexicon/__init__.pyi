@@ -1,3 +1,16 @@
+from .align import AlignedModel as AlignedModel
+from .align import AlignOptions as AlignOptions
+from .align import Anchors as Anchors
+from .align import LayerScores as LayerScores
+from .align import Nearest as Nearest
+from .align import Precision as Precision
+from .align import align_anchors as align_anchors
+from .align import align_models as align_models
+from .align import apply_matrices as apply_matrices
+from .align import compute_anchors as compute_anchors
+from .align import nearest_by_csls as nearest_by_csls
+from .align import read_dictionary as read_dictionary
+from .align import read_matrices as read_matrices
 from .change import ChangeOptions as ChangeOptions
 from .change import Changes as Changes
 from .change import PeriodChange as PeriodChange
@@ -34,6 +47,7 @@ from .senses import Senses as Senses
 from .senses import VectorOptions as VectorOptions
 from .senses import embed_by as embed_by
 from .senses import find_senses as find_senses
+from .senses import join_usages as join_usages
 from .senses import name_by_substitutes as name_by_substitutes
 from .senses import senses_in_corpus as senses_in_corpus
 from .sharpen import SharpenedModel as SharpenedModel
@@ -69,6 +83,9 @@ from .wsd import disambiguate_text as disambiguate_text
 from .wsd import train_senses as train_senses
 
 __all__ = [
+    "AlignOptions",
+    "AlignedModel",
+    "Anchors",
     "ApproximateIndex",
     "ChangeOptions",
     "Changes",
@@ -83,11 +100,14 @@ __all__ = [
     "LabeledSentences",
     "LanceIndex",
     "LayerProbe",
+    "LayerScores",
+    "Nearest",
     "Neighbor",
     "Neighbors",
     "PairJudgments",
     "PairSimilarities",
     "PeriodChange",
+    "Precision",
     "ProbeResults",
     "Sense",
     "SenseCentroids",
@@ -106,6 +126,9 @@ __all__ = [
     "WordNet",
     "WordPair",
     "WsdOptions",
+    "align_anchors",
+    "align_models",
+    "apply_matrices",
     "arrange_usages",
     "best_threshold",
     "build_concordance",
@@ -113,6 +136,7 @@ __all__ = [
     "change_in_corpora",
     "change_in_uses",
     "compare_pairs",
+    "compute_anchors",
     "disambiguate",
     "disambiguate_text",
     "embed_by",
@@ -125,10 +149,14 @@ __all__ = [
     "find_substitutes",
     "find_usages",
     "find_wic_files",
+    "join_usages",
     "measure_change",
     "name_by_substitutes",
+    "nearest_by_csls",
     "probe_layers",
+    "read_dictionary",
     "read_labels",
+    "read_matrices",
     "read_pairs",
     "read_sense_corpus",
     "read_uses",

@@ -231,13 +231,13 @@ class Explainer:
         changed = [variant.usage for row in variants for variant in row]
         vectors = embed_usages(self._elmo, [*usages, *changed], layers=self._layers, start=self._start).vectors
         own, rest = vectors[: len(usages)], iter(vectors[len(usages) :])
-        cosine = None if len(usages) == 1 else float(similarity(own[0], own[1]))
+        cosine = None if len(usages) == 1 else similarity(own[0], own[1])
         before = 1.0 if cosine is None else cosine
         scores: list[NDArray[np.float64]] = []
         for usage, row, reference in zip(usages, variants, own[::-1], strict=True):
             score = np.zeros(len(usage.sentence))
             for variant in row:
-                score[variant.position] += variant.weight * (before - float(similarity(next(rest), reference)))
+                score[variant.position] += variant.weight * (before - similarity(next(rest), reference))
             scores.append(score if cosine is not None else score.clip(min=0.0))  # without rounding errors below 0
         return cosine, scores
 
@@ -246,7 +246,7 @@ class Explainer:
     ) -> tuple[float | None, list[NDArray[np.float64]]]:
         """Return the cosine and the scores (time,) of each usage."""
         parts = [derivatives.compute(usage, scope) for usage, scope in zip(usages, scopes, strict=True)]
-        cosine = None if len(usages) == 1 else float(similarity(parts[0].vector, parts[1].vector))
+        cosine = None if len(usages) == 1 else similarity(parts[0].vector, parts[1].vector)
         scores: list[NDArray[np.float64]] = []
         for usage, part, reference in zip(usages, parts, parts[::-1], strict=True):
             score = np.zeros(len(usage.sentence))
@@ -364,7 +364,7 @@ class _Derivatives:
         self._start = self._bilm.zero_state(1)
         if start == "warm":
             self._start = warm_start(elmo.pretrained.warm, self._start)
-        self._layers = layers
+        self._layers, self._alignment = layers, elmo.pretrained.alignment
         with warnings.catch_warnings():  # the first call imports parts of torch that are deprecated
             warnings.simplefilter("ignore", DeprecationWarning)
             torch.func.jvp(torch.neg, (self._start.hidden,), (self._start.hidden,))
@@ -381,6 +381,8 @@ class _Derivatives:
             lengths = torch.full((n_rows,), rows.size(1), device=rows.device)
             state = BiLmState(*(x.expand(-1, -1, n_rows, -1) for x in (self._start.hidden, self._start.cell)))
             states = self._bilm.contextualize(rows, lengths, state=state).layers.states
+            if self._alignment is not None:
+                states = self._alignment.map_layers(states)
             return self._select(states[:, :, usage.begin + 1 : usage.end + 1]).mean(dim=1)
 
         vector = encode(inputs[None])[0]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from elmo.embed.encoding import Span
 from elmo.errors import ConfigError, DataError, ElmoError, FormatError
-from elmo.formats.pretrained import bundled_name
+from elmo.formats.pretrained import bundled_models, bundled_name
 from elmo.jobs.manifest import OutputFiles, read_manifest
 from elmo.jobs.reader import DAMAGED_FILE_ERRORS
 from elmo.jobs.shard import Shard
@@ -41,14 +41,14 @@ if TYPE_CHECKING:
 
 Ints = NDArray[np.int64]
 
-VERSION = 1
+VERSION = 2
 MANIFEST, SHARDS, WORDS = "index.json", "usages.safetensors", "words.tsv"
 _MAX_MANIFEST_BYTES = 1 << 24
 _MAX_OPEN_SHARDS = 128
 _MANIFEST_TYPES: dict[str, Any] = {
     "model": str, "tokenizer": str, "layers": (str, int), "start": str, "keep_case": bool,
     "is_simplified": bool, "width": int, "dtype": str, "sentences": int, "tokens": int, "words": int,
-    "usages": int, "shards": list,
+    "usages": int, "shards": list, "source": (str, type(None)),
 }  # fmt: skip
 
 
@@ -67,6 +67,8 @@ class Index:
     Attributes:
         folder: The folder of the index.
         model: Fingerprint of the model that computed the vectors.
+        source: Name or absolute path of this model when the index was built; None if it is unknown.
+        targets: Fingerprints of the model to which that model is aligned; empty if it is not aligned.
         tokenizer: Name of the tokenizer that split the corpus into tokens.
         layers: Layers of the vectors, as in ``Elmo.encode``.
         start: Start state of the LSTMs, as in ``Elmo.encode``.
@@ -83,6 +85,8 @@ class Index:
         self.folder = Path(folder)
         values = _read_description(self.folder)
         self.model: str = values["model"]
+        self.source: str | None = values["source"]
+        self.targets: frozenset[str] = frozenset(values["targets"])
         self.tokenizer: str = values["tokenizer"]
         self.layers: Any = values["layers"]
         self.start: Any = values["start"]
@@ -144,16 +148,45 @@ class Index:
                     ) from error
         return words
 
+    def find_model(self) -> str:
+        """Return the model that computed the vectors, for ``Elmo.from_pretrained``.
+
+        Only bundled models and paths that exist are returned: opening an index from elsewhere downloads nothing.
+        """
+        source = self.source
+        if source is None:  # an index of version 1
+            source = bundled_name(self.model, with_warm=self.start == "warm", with_softmax=self.layers == "sense")
+        if source is None:
+            problem = "it does not say which model it was built with"
+        elif source in bundled_models() or (Path(source).is_absolute() and Path(source).exists()):
+            return source
+        elif Path(source).is_absolute():
+            problem = f"its model {format_path(source)} no longer exists"
+        else:
+            problem = f"it was built with the model {format_path(source)}, which must be named"
+        raise ConfigError(f"{format_path(self.folder)}: {problem}; set the model, for example with --model")
+
     def check_model(self, elmo: Elmo) -> None:
-        """Raise ``ConfigError`` if another model computed the vectors of this index."""
-        if compute_fingerprint(elmo, start=self.start, layers=self.layers) == self.model:
+        """Raise ``ConfigError`` if a model with other coordinates computed the vectors of this index."""
+        own, alignment = compute_fingerprint(elmo, start=self.start, layers=self.layers), elmo.pretrained.alignment
+        if self.has_coordinates({own, *(alignment.targets if alignment else ())}):
             return
         name = bundled_name(self.model, with_warm=self.start == "warm", with_softmax=self.layers == "sense")
         model = "; use that model" if name is None else f", the bundled {name}: use --model {name}"
+        if name is None and self.source is not None:
+            model = f", {format_path(self.source)}: use --model {format_path(self.source)}"
         raise ConfigError(
             f"{format_path(self.folder)}: this index was built with another model{model}, or build an index "
             "with your model"
         )
+
+    def is_from(self, elmo: Elmo) -> bool:
+        """Return whether this model computed the vectors."""
+        return compute_fingerprint(elmo, start=self.start, layers=self.layers) == self.model
+
+    def has_coordinates(self, models: Collection[str]) -> bool:
+        """Return whether the vectors have the coordinates of one of these models, which are fingerprints."""
+        return not {self.model, *self.targets}.isdisjoint(models)
 
     def usage(self, number: int) -> Usage:
         """Return a usage by its number in 0..len(index) - 1."""
@@ -244,6 +277,11 @@ class Index:
         return self._shard(k), number - int(self._ends[k]) + self._sizes[k]
 
 
+def find_models(folders: Sequence[str | Path]) -> tuple[str, ...]:
+    """Return the models that several indexes were built with, without repetitions."""
+    return tuple(dict.fromkeys(Index(folder).find_model() for folder in folders))
+
+
 def _read_description(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     if not folder.is_dir():
@@ -258,8 +296,13 @@ def _read_description(folder: Path) -> dict[str, Any]:
         values = read_json(path, _MAX_MANIFEST_BYTES)
     except ElmoError as error:
         raise DataError(str(error)) from error
+    if isinstance(values, dict) and values.get("version") == 1:  # did not store the source of the model
+        values |= {"version": VERSION, "source": None}
+    targets = values.pop("targets", []) if isinstance(values, dict) else None  # only of aligned models
     is_valid = (
         isinstance(values, dict)
+        and isinstance(targets, list)
+        and all(isinstance(target, str) for target in targets)
         and values.pop("version", None) == VERSION
         and values.keys() == _MANIFEST_TYPES.keys()
         and all(isinstance(values[name], types) for name, types in _MANIFEST_TYPES.items())
@@ -270,7 +313,7 @@ def _read_description(folder: Path) -> dict[str, Any]:
             f"{format_path(path)}: expected an index of version {VERSION}, found another version or damaged values; "
             "build the index again"
         )
-    return values
+    return {**values, "targets": targets}
 
 
 # --- Shards -----------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from elmo.jobs.groups import Group
 from elmo.jobs.manifest import OutputFiles, read_manifest
 from elmo.jobs.plan import EmbedJob, Progress, encode_sentences
 from elmo.jobs.shard import Layout
-from elmo.jobs.sharded import ShardedRun, compute_fingerprint
+from elmo.jobs.sharded import ShardedRun, compute_fingerprint, keep_split
 from elmo.jobs.workers import ShardMaker
 from elmo.lexicon.index import MANIFEST, SHARDS, VERSION, WORDS, Index, UsageShard, UsedSentence
 from elmo.lexicon.lance import LanceIndex, check_library
@@ -58,7 +58,7 @@ class IndexJob:
         layers: Vectors of the usages: sense, average, top, concat or the number of a layer.
         input_format: Format of the input: raw text or tokens separated by spaces, with one sentence per line, or
             CoNLL-U.
-        split: Split lines of text into sentences.
+        split: Split lines of text into sentences. Default: if they are paragraphs.
         errors: What to do with bytes that are not UTF-8: stop, replace them, skip the line, or keep them as surrogate
             escapes.
         dtype: Type of the vectors on disk.
@@ -83,7 +83,7 @@ class IndexJob:
     limit: int | None = None
     layers: LayerChoice | int = "sense"
     input_format: InputFormat = "text"
-    split: bool = False
+    split: bool | None = None
     errors: ErrorPolicy = "strict"
     dtype: Literal["float16", "float32"] = "float16"
     start: Literal["zero", "warm"] = "zero"
@@ -166,6 +166,7 @@ def _build(job: IndexJob, elmo: Elmo, on_progress: Callable[[Progress], None] | 
     tally = Tally()
     word_filter = WordFilter(job.words, key=entry_key(elmo, keep_case=job.keep_case))
     files = OutputFiles(job.out / SHARDS)
+    embed_job = keep_split(embed_job, files)
     # Missing files and text without any word are reported before anything is written.
     sentences = require_words(embed_job.sentences(elmo.tokenizer, tally), inputs=job.inputs)
     _make_folder(job.out)
@@ -293,6 +294,7 @@ def _write_description(job: IndexJob, elmo: Elmo, reader: _UsageReader, files: O
     values: dict[str, Any] = {
         "version": VERSION,
         "model": compute_fingerprint(elmo, start=job.start, layers=job.layers),
+        "source": elmo.source,
         "tokenizer": getattr(elmo.tokenizer, "name", type(elmo.tokenizer).__name__),
         "layers": job.layers, "start": job.start, "keep_case": job.keep_case,
         "is_simplified": elmo.config.alphabet == "simplified",
@@ -300,6 +302,8 @@ def _write_description(job: IndexJob, elmo: Elmo, reader: _UsageReader, files: O
         "sentences": reader.n_sentences, "tokens": reader.n_tokens, "words": len(counts),
         "usages": sum(sizes), "shards": sizes,
     }  # fmt: skip
+    if elmo.pretrained.alignment is not None:
+        values["targets"] = list(elmo.pretrained.alignment.targets)
     with atomic_file(job.out / MANIFEST) as temporary:
         temporary.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from elmo.errors import ConfigError, DataError
 from elmo.lexicon.clustering import MAX_CLUSTERS, Labels, Method, cluster
+from elmo.lexicon.index import Index
 from elmo.lexicon.substitutes import Start, Substituter, embed_substitutes
 from elmo.lexicon.usages import (
     Usage,
@@ -23,6 +24,7 @@ from elmo.lexicon.usages import (
     respell,
     unit_rows,
 )
+from elmo.storage.files import format_path
 from elmo.text.reader import Sentence
 
 if TYPE_CHECKING:
@@ -164,6 +166,32 @@ def senses_in_corpus(
     )  # fmt: skip
 
 
+def join_usages(first: Index, second: Index, words: tuple[str, str], *, limit: int, seed: int = 0) -> Usages:
+    """Return the usages of a word in one index and of its translation in another, with their vectors.
+
+    Args:
+        first: An index of one language.
+        second: An index of the other language, with a model that is aligned to that of the first, or the reverse.
+        words: The word in each language.
+        limit: Maximum number of usages of both words; if there are more, random samples of equal size are used.
+        seed: Random seed of the samples.
+    """
+    settings = [(index.layers, index.start, index.width) for index in (first, second)]
+    if settings[0] != settings[1] or not first.has_coordinates({second.model, *second.targets}):
+        raise ConfigError(
+            f"cannot compare the vectors of {format_path(first.folder)} and {format_path(second.folder)}: build both "
+            "with the same layers and start, and one of them with a model that 'elmo align' aligned to the other's"
+        )
+    parts = [
+        index.usages(word, limit=max(1, limit // 2), seed=seed)
+        for index, word in zip((first, second), words, strict=True)
+    ]
+    for part, word in zip(parts, words, strict=True):
+        if not len(part):
+            raise DataError(f"{word[:40]!r} does not occur in the index; check its spelling")
+    return Usages((*parts[0].items, *parts[1].items), np.concatenate([part.vectors for part in parts]))
+
+
 def find_senses(
     usages: Usages,
     *,
@@ -204,6 +232,7 @@ def find_senses(
     groups = [rows[np.argsort(-similarities[rows], kind="stable")] for rows in groups]
     members = [[usages.items[row] for row in rows] for rows in groups]
     names = context_names(members) if name_of is None else [tuple(name_of(group)) for group in members]
+    names = make_names_distinct(names, members)
     items: list[Sense] = []
     for number, (rows, name, group) in enumerate(zip(groups, names, members, strict=True), start=1):
         examples = tuple(select_distinct(group, n_examples))
@@ -266,6 +295,28 @@ def context_names(groups: Sequence[Sequence[Usage]], n_words: int = 3) -> list[t
                 scored.append((-z, word))
         names.append(tuple(word for _, word in sorted(scored)[:n_words]))
     return names
+
+
+def make_names_distinct(names: Sequence[tuple[str, ...]], groups: Sequence[Sequence[Usage]]) -> list[tuple[str, ...]]:
+    """Extend the names that several groups of usages share, so that all names differ; empty names stay empty.
+
+    A name is extended by the word that ``context_names`` finds for its group among the groups with the same words as
+    name; if there is none, all but the first of these groups add their number.
+    """
+    sharing: defaultdict[frozenset[str], list[int]] = defaultdict(list)
+    for k, name in enumerate(names):
+        sharing[frozenset(name)].append(k)
+    distinct = list(names)
+    for words, rows in sharing.items():
+        if words and len(rows) > 1:
+            for k, context in zip(rows, context_names([groups[k] for k in rows]), strict=True):
+                distinct[k] += tuple(word for word in context if word not in words)[:1]
+    seen: set[frozenset[str]] = set()
+    for k, name in enumerate(distinct):
+        if name and frozenset(name) in seen:
+            distinct[k] = (*name, f"({k + 1})")
+        seen.add(frozenset(name))
+    return distinct
 
 
 def select_distinct(usages: Sequence[Usage], n: int) -> list[Usage]:

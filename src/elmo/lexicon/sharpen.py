@@ -78,6 +78,7 @@ def sharpen_model(
         show_progress: Whether to show a progress bar.
     """
     _check_projection(elmo.config.lstm)
+    elmo.pretrained.check_unaligned("sharpen")
     usages = find_usage_pairs(texts, key=entry_key(elmo), n_words=N_WORDS, seed=seed)
     n_words = len(usages) // N_USAGES
     if n_words < MIN_WORDS:
@@ -322,7 +323,7 @@ def transform_states(model: Pretrained, matrix: Tensor) -> Pretrained:
         softmax = SoftmaxWeights(_multiply(softmax.weight, inverse), softmax.bias)
     if warm is not None:
         warm = WarmState(_multiply(warm.hidden, forward.t()), warm.cell)
-    config = replace(model.config, lstm=replace(lstm, state_clip=None))
+    config = replace(model.config, encoder=replace(lstm, state_clip=None))
     return replace(model, config=config, weights=weights, softmax=softmax, warm=warm, similarity=None)
 
 

@@ -37,6 +37,7 @@ from elmo.embed.start import warm_start
 from elmo.errors import ConfigError, DataError, MissingExtraError
 from elmo.lexicon.usages import Usage, Usages, Vectors, entry_key, find_marked_usage, is_word, unit_rows
 from elmo.predict.predictor import BOS, EOS, FIRST_WORD, Predictor, trained_directions
+from elmo.text.languages import LANGUAGES
 
 if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
@@ -352,7 +353,8 @@ class ContextPredictor:
                     predictions.append([None] * len(batch))
                     continue
                 ids = [np.array(row, dtype=np.int64) for row in rows]
-                logs = predictor.next_words(words, ids, start, direction=direction)
+                n_unread = [usage.end for usage in batch] if direction else None
+                logs = predictor.next_words(words, ids, start, direction=direction, n_unread=n_unread)
                 predictions.append(logs.cpu().numpy())
             yield from map(ContextPrediction, batch, *predictions)
 
@@ -474,6 +476,9 @@ UNINFLECTED = frozenset({"zh"})  # languages in which each word has one form
 _MAX_CACHED_WORDS = 1 << 18
 
 
+_LEMMA_CODES = dict.fromkeys(("hr", "sr", "bs"), "hbs") | {"no": "nb"}  # codes of simplemma that differ
+
+
 class Lemmatizer:
     """Maps the words of a language to their lemmas in lower case, using simplemma; banks becomes bank.
 
@@ -482,7 +487,8 @@ class Lemmatizer:
     """
 
     def __init__(self, language: str | None) -> None:
-        self.language = language.strip().lower().replace("_", "-").split("-")[0] if language else None
+        code = language.strip().lower().replace("_", "-").split("-")[0] if language else None
+        self.language = None if code is None else _LEMMA_CODES.get(code, code)
         is_inflected = self.language not in UNINFLECTED
         problem = _find_problem(self.language) if is_inflected else None
         self.has_table = is_inflected and problem is None
@@ -496,11 +502,12 @@ class Lemmatizer:
 
 
 def tokenizer_language(elmo: Elmo) -> str | None:
-    """Return the language code of a model's tokenizer; None if the tokenizer is not for one language."""
+    """Return the language code of a model's tokenizer, or else the language that is stored with the model."""
     name = str(getattr(elmo.tokenizer, "name", ""))  # a function as tokenizer has no name
     if name.startswith("spacy:"):
         return name.removeprefix("spacy:")
-    return name if name in ("en", "zh") else None
+    language = name if name == "zh" or name in LANGUAGES else elmo.pretrained.metadata.get("language")
+    return None if language is None else str(language)
 
 
 def _find_problem(language: str | None) -> str | None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -330,7 +330,7 @@ def embed_usages(
     for batch in split_batches(sentences, batch_size=None):
         for sentence, encoding in zip(batch, elmo.encode(batch, layers=layers, start=start), strict=True):
             for row in rows_of_sentence[id(sentence)]:
-                vectors[row] = cast("Vectors", encoding.span(usages[row].begin, usages[row].end))
+                vectors[row] = encoding.span(usages[row].begin, usages[row].end)
         if on_progress is not None:
             on_progress(len(vectors))
     if vectors:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -159,7 +159,7 @@ def _compute_cosines(
             stacked = vectors.reshape(len(vectors), elmo.n_layers, -1)
             by_layer = {str(k): stacked[:, k] for k in range(elmo.n_layers)} | {"average": stacked.mean(axis=1)}
         for layer, rows in by_layer.items():
-            cosines = [cast("float", similarity(a, b)) for a, b in zip(rows[::2], rows[1::2], strict=True)]
+            cosines = [similarity(a, b) for a, b in zip(rows[::2], rows[1::2], strict=True)]
             values.setdefault(layer, []).extend(cosines)
         if on_progress is not None:
             on_progress(begin + len(batch))

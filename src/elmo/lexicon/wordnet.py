@@ -18,7 +18,7 @@ Pos = Literal["noun", "verb", "adj", "adv"]
 PARTS_OF_SPEECH: tuple[Pos, ...] = ("noun", "verb", "adj", "adv")
 HOW_TO_INSTALL = (
     "install WordNet 3.0 with apt install wordnet-base wordnet-sense-index, "
-    "or unpack it from wordnet.princeton.edu and set WNHOME to its folder"
+    "or unpack it from wordnet.princeton.edu and name its folder dict with --wordnet, or set WNHOME to its folder"
 )
 
 _SYSTEM_FOLDERS = (Path("/usr/share/wordnet"), Path("/usr/local/WordNet-3.0/dict"), Path("/usr/local/share/wordnet"))

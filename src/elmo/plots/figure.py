@@ -92,8 +92,33 @@ def format_in_context(before: str, word: str, after: str, width: int) -> str:
 def find_fonts(text: str) -> tuple[list[str], str]:
     """Return fonts that together can draw ``text``, and the characters that none of them has.
 
-    Installed fonts are preferred; the bundled Chinese font is used if they lack a character.
+    Installed fonts are preferred; the bundled Chinese font is used if they lack a character. If all of them lack one,
+    fonts that were installed since matplotlib listed them are added.
     """
+    fonts, missing = _choose_fonts(text)
+    if missing and _add_new_fonts():
+        fonts, missing = _choose_fonts(text)
+    return fonts, missing
+
+
+def _add_new_fonts() -> bool:
+    """Add fonts that are missing from matplotlib's list, which it stores once and never updates."""
+    from matplotlib.font_manager import findSystemFonts, fontManager
+
+    known = {entry.fname for entry in fontManager.ttflist}
+    new = [path for path in map(str, findSystemFonts()) if path not in known and path not in _unreadable_fonts]
+    for path in new:
+        try:
+            fontManager.addfont(path)
+        except (OSError, RuntimeError, UnicodeDecodeError):  # not a font that matplotlib can read
+            _unreadable_fonts.add(path)
+    return any(path not in _unreadable_fonts for path in new)
+
+
+_unreadable_fonts: set[str] = set()
+
+
+def _choose_fonts(text: str) -> tuple[list[str], str]:
     from matplotlib.font_manager import fontManager, get_font
 
     missing = {c for c in text if not c.isspace()}
@@ -103,7 +128,7 @@ def find_fonts(text: str) -> tuple[list[str], str]:
     for name in (LATIN_FONT, *CJK_FONTS, BUNDLED_FONT):
         if not missing:
             break
-        if name not in files:
+        if name not in files or not Path(files[name]).is_file():  # the list may have fonts that were removed
             continue
         available = {c for c in missing if ord(c) in get_font(files[name]).get_charmap()}
         if available or name == LATIN_FONT:

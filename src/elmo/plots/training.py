@@ -103,7 +103,7 @@ class RunSummary:
         step: Number of steps so far.
         n_steps: Number of steps of the whole run.
         tokens: Number of tokens that were read so far.
-        epoch: Current epoch.
+        epoch: Number of passes over the text so far.
         seconds: Training time so far, in seconds.
         loss: Training loss, smoothed as in the picture.
         heldout_forward: Last held-out perplexity of the forward direction.
@@ -116,7 +116,7 @@ class RunSummary:
     step: int
     n_steps: int | None
     tokens: int
-    epoch: int
+    epoch: float
     seconds: float | None
     loss: float | None
     heldout_forward: float | None

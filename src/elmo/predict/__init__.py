@@ -2,7 +2,7 @@
 
     from elmo.predict import perplexity, score_sentences
 
-    perplexity("en", Path("corpus.txt"))["carry"].geometric_mean
+    perplexity("en", Path("corpus.txt"))["zero"].geometric_mean
     for scores in score_sentences("en", ["The bank of the river."]):
         print(scores.tokens, scores.forward, scores.backward)
 
@@ -10,6 +10,7 @@ Files, in reading order:
 
 - ``evaluate.py``: ``perplexity``, for a whole text.
 - ``scores.py``: ``score_sentences``, the log-probabilities of all words.
+- ``minimal_pairs.py``: ``score_minimal_pairs``, the scores of acceptable and unacceptable sentences.
 - ``predictor.py``: ``Predictor``, which runs the LSTMs and the softmax.
 - ``texts.py``: reads sentences from strings, lists of tokens and files.
 - ``score_files.py``: writes scores as TSV or JSON lines.

@@ -95,7 +95,7 @@ def perplexity(
     model: Elmo | Pretrained | str | Path,
     text: Text,
     *,
-    start: Start | Literal["all"] | Sequence[Start] = "all",
+    start: Start | Literal["all"] | Sequence[Start] = "zero",
     directions: Directions | None = None,
     blank_lines: bool = False,
     batch_size: int | None = None,
@@ -104,7 +104,7 @@ def perplexity(
     by: By = "sentence",
     tokenizer: AnyTokenizer | None = None,
     input_format: InputFormat = "text",
-    split: bool = False,
+    split: bool | None = None,
     errors: ErrorPolicy = "strict",
     on_progress: OnProgress | None = None,
 ) -> Perplexity:
@@ -126,7 +126,8 @@ def perplexity(
         tokenizer: Tokenizer to use instead of that of the model.
         input_format: Format of files: raw text ("text") or tokens separated by spaces ("tokens"), with one sentence
             per line, or "conllu".
-        split: Split each string, or each line of a file, into sentences.
+        split: Split each line of a file, and with True also each string, into sentences. Default: split lines that
+            are paragraphs.
         errors: What to do with bytes that are not UTF-8: stop ("strict"), replace them, skip the line, or keep them
             as surrogate escapes.
         on_progress: Function that is called with the number of sentences and of tokens done.

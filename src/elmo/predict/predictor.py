@@ -22,15 +22,18 @@ from torch import Tensor
 
 from elmo.embed.elmo import Elmo
 from elmo.embed.finite import check_finite
+from elmo.engine.batches import split_lengths
 from elmo.engine.bilm import Engine, PreparedWeights
 from elmo.engine.lstm import run_lstm_rows
 from elmo.engine.matmul import FIXED_ROWS, state_dtype
 from elmo.engine.softmax import FIXED_CHUNK_TOKENS, FrozenSoftmax
 from elmo.engine.threads import FORK_GATE
+from elmo.engine.transformer import CHUNK_TOKENS, FrozenTransformer
 from elmo.errors import ConfigError
 from elmo.formats.pretrained import SoftmaxWeights
 from elmo.model.bilm import BiLmState
 from elmo.model.lstm import LstmState, ProjectedLstm
+from elmo.model.transformer import TransformerLayer, encode_positions
 from elmo.text.ids import Vocabulary
 
 BOS, EOS, FIRST_WORD = 0, 1, 2  # word numbers in a ``WordTable``
@@ -47,7 +50,7 @@ class WordTable:
     """The distinct words of a text by number; 0 and 1 are the boundary tokens ``<S>`` and ``</S>``.
 
     Attributes:
-        vectors: Input vectors of the LSTMs, (word, width).
+        vectors: Token vectors, (word, width).
         targets: Ids of the words in the softmax, (word,).
         is_unknown: Whether a word is predicted as ``<UNK>``, (word,).
     """
@@ -86,13 +89,13 @@ class _RowWindow:
 
     Attributes:
         rows: Indices of the rows, by decreasing length.
-        begin: Position of the first word of the window in each row.
+        part: The part of each row that is in the window; shorter rows end earlier.
         tops: The outputs, (token, width), one row after the other.
         ends: End of each row in ``tops``, (row,).
     """
 
     rows: list[int]
-    begin: int
+    part: slice
     tops: Tensor
     ends: Numbers
 
@@ -108,7 +111,9 @@ class Predictor:
 
     def freeze(self) -> FrozenPredictor:
         """Return a predictor with the current weights, for one call."""
-        prepared = self._engine.prepare(has_stacks=False)
+        # LSTMs read rows without packed weights
+        has_stacks = isinstance(self._engine.bilm.forward_stack[0], TransformerLayer)
+        prepared = self._engine.prepare(has_stacks=has_stacks)
         weight = prepared.zero.hidden
         dtype = state_dtype(weight)  # not in half precision, in which thousands of probabilities do not sum to 1
         softmax = self._output_layer
@@ -168,7 +173,7 @@ class FrozenPredictor:
         windows = self._windows(words, [row.inputs for row in rows], hidden, cell, direction)
         for held in _collect(windows, HELD_TOKENS):
             owners = [k for window in held for k in window.rows]
-            targets = [rows[k].targets[window.begin : window.begin + WINDOW] for window in held for k in window.rows]
+            targets = [rows[k].targets[window.part] for window in held for k in window.rows]
             with FORK_GATE:
                 tops = torch.cat([window.tops for window in held])
                 ids = words.targets[torch.from_numpy(np.concatenate(targets))]
@@ -182,16 +187,30 @@ class FrozenPredictor:
         return [np.concatenate(row) for row in parts], LstmState(hidden, cell)
 
     @torch.inference_mode()
-    def next_words(self, words: WordTable, inputs: Sequence[Numbers], start: BiLmState, *, direction: int) -> Tensor:
+    def next_words(
+        self,
+        words: WordTable,
+        inputs: Sequence[Numbers],
+        start: BiLmState,
+        *,
+        direction: int,
+        n_unread: Sequence[int] | None = None,
+    ) -> Tensor:
         """Compute the log-probability of every word of the vocabulary as the next word of each row, (row, word).
 
-        ``inputs`` are the word numbers of each row, at least one; ``start`` is as in ``read``.
+        Args:
+            words: The words of all rows.
+            inputs: The word numbers of each row, at least one.
+            start: As in ``read``.
+            direction: 0 for forward, 1 for backward.
+            n_unread: Number of words of the sentence after the inputs of each row, in this direction. A transformer
+                that reads backward needs it to number positions. By default, 0.
         """
         hidden, cell = _start_rows(start, len(inputs), direction)
         states = words.vectors.new_empty(len(inputs), words.vectors.size(1))
-        for window in self._windows(words, inputs, hidden, cell, direction):
+        for window in self._windows(words, inputs, hidden, cell, direction, n_unread=n_unread):
             for k, end in zip(window.rows, window.ends.tolist(), strict=True):
-                if len(inputs[k]) <= window.begin + WINDOW:
+                if len(inputs[k]) <= window.part.stop:
                     states[k] = window.tops[end - 1]
         with FORK_GATE:
             log_p = self._output_layer.log_probabilities(states)
@@ -210,7 +229,7 @@ class FrozenPredictor:
         hidden, cell = _start_rows(start, len(rows), direction)
         parts: list[list[TopWords]] = [[] for _ in rows]
         for window in self._windows(words, [row.inputs for row in rows], hidden, cell, direction):
-            targets = np.concatenate([rows[k].targets[window.begin : window.begin + WINDOW] for k in window.rows])
+            targets = np.concatenate([rows[k].targets[window.part] for k in window.rows])
             top = self._select_top(window.tops, words.targets[torch.from_numpy(targets)], n)
             for k, begin, end in zip(window.rows, [0, *window.ends.tolist()], window.ends.tolist(), strict=False):
                 parts[k].append(TopWords(top.ids[begin:end], top.log_p[begin:end], top.own_log_p[begin:end]))
@@ -231,10 +250,32 @@ class FrozenPredictor:
         return _join_top(parts)
 
     def _windows(
-        self, words: WordTable, inputs: Sequence[Numbers], hidden: Tensor, cell: Tensor, direction: int
+        self,
+        words: WordTable,
+        inputs: Sequence[Numbers],
+        hidden: Tensor,
+        cell: Tensor,
+        direction: int,
+        *,
+        n_unread: Sequence[int] | None = None,
     ) -> Iterator[_RowWindow]:
-        """Run the LSTMs, ``WINDOW`` words at a time; update ``hidden`` and ``cell`` (layer, row, width)."""
+        """Run the LSTMs, ``WINDOW`` words at a time; update ``hidden`` and ``cell`` (layer, row, width).
+
+        A transformer reads whole rows.
+        """
         by_length = sorted(range(len(inputs)), key=lambda k: -len(inputs[k]))
+        if isinstance(self._prepared.bilm.forward_stack[0], TransformerLayer):
+            for group in split_lengths([len(inputs[k]) for k in by_length], max_tokens=CHUNK_TOKENS):
+                rows = by_length[group]
+                with FORK_GATE:
+                    tops = self._run_transformer(
+                        words,
+                        [inputs[k] for k in rows],
+                        direction,
+                        n_unread=[0 if n_unread is None else n_unread[k] for k in rows],
+                    )
+                yield _RowWindow(rows, slice(0, len(inputs[rows[0]])), tops, np.cumsum([len(inputs[k]) for k in rows]))
+            return
         for first in range(0, len(inputs), FIXED_ROWS):
             tile = by_length[first : first + FIXED_ROWS]
             for begin in range(0, len(inputs[tile[0]]), WINDOW):
@@ -244,7 +285,7 @@ class FrozenPredictor:
                     before = LstmState(hidden[:, alive], cell[:, alive])
                     tops, after = self._run_window(words, window, before, direction)
                 hidden[:, alive], cell[:, alive] = after.hidden, after.cell
-                yield _RowWindow(alive, begin, tops, np.cumsum([len(part) for part in window]))
+                yield _RowWindow(alive, slice(begin, begin + WINDOW), tops, np.cumsum([len(part) for part in window]))
 
     def _run_window(
         self, words: WordTable, inputs: list[Numbers], state: LstmState, direction: int
@@ -266,6 +307,21 @@ class FrozenPredictor:
         hidden, cell = (torch.stack([getattr(s, name) for s in final]) for name in ("hidden", "cell"))
         mask = torch.from_numpy(is_token).to(layer_input.device)
         return layer_input.transpose(0, 1)[mask], LstmState(hidden, cell)
+
+    def _run_transformer(
+        self, words: WordTable, inputs: list[Numbers], direction: int, *, n_unread: list[int]
+    ) -> Tensor:
+        """Compute the outputs (token, width) of the top layer for whole rows."""
+        lengths = [len(row) for row in inputs]
+        if direction == 0:
+            positions = [np.arange(length) for length in lengths]
+        else:  # the boundary token at the start of the sentence has the position 0
+            positions = [n + np.arange(length, 0, -1) for n, length in zip(n_unread, lengths, strict=True)]
+        table = encode_positions(max(int(row.max()) for row in positions) + 1, like=words.vectors)
+        numbers, order = (torch.from_numpy(np.concatenate(parts)).to(table.device) for parts in (inputs, positions))
+        stack = cast("tuple[FrozenTransformer, FrozenTransformer]", self._prepared.stacks)[direction]
+        *_, tops = stack.run(words.vectors[numbers] + table[order], lengths)
+        return tops
 
 
 def trained_directions(elmo: Elmo) -> Directions:

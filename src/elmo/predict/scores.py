@@ -205,7 +205,7 @@ def score_sentences(
     batch_size: int | None = None,
     tokenizer: AnyTokenizer | None = None,
     input_format: InputFormat = "text",
-    split: bool = False,
+    split: bool | None = None,
     errors: ErrorPolicy = "strict",
     out: str | Path | None = None,
     by: By = "sentence",
@@ -231,7 +231,8 @@ def score_sentences(
         batch_size: Number of parts of the text that "carry" reads in parallel. Default: up to 32.
         tokenizer: Tokenizer to use instead of that of the model.
         input_format: Format of files: "text", "tokens" or "conllu".
-        split: Split each string, or each line of a file, into sentences.
+        split: Split each line of a file, and with True also each string, into sentences. Default: split lines that
+            are paragraphs.
         errors: What to do with bytes of files that are not UTF-8, as in ``EmbedJob``.
         out: File for the scores: .tsv or .jsonl. It is complete after the last sentence has been yielded.
         by: Unit of the scores in ``out``: sentence or token.
@@ -261,6 +262,8 @@ def load_model(
 
 def available_starts(elmo: Elmo) -> list[Start]:
     """Return the start states that a model supports; "warm" only if it has a warm state."""
+    if elmo.config.encoder_name == "transformer":  # it has no state
+        return ["zero"]
     return ["zero", "warm", "carry"] if elmo.pretrained.warm is not None else ["zero", "carry"]
 
 
@@ -290,6 +293,8 @@ class Scorer:
         self._warm = elmo.pretrained.warm
         if "warm" in starts:
             warm_start(self._warm, elmo.bilm.zero_state(1))  # raises StateError if the model has none
+        if "carry" in starts:
+            Carry().rows(1, elmo.bilm.zero_state(1))  # raises StateError for a transformer
 
     def score(
         self, sentences: Iterable[Sentence], *, blank_lines: bool = False, on_progress: OnProgress | None = None

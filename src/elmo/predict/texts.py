@@ -26,7 +26,7 @@ def read_text(
     *,
     tokenizer: AnyTokenizer,
     input_format: InputFormat = "text",
-    split: bool = False,
+    split: bool | None = None,
     errors: ErrorPolicy = "strict",
     tally: Tally | None = None,
 ) -> Iterator[Sentence]:
@@ -37,7 +37,8 @@ def read_text(
             file, a folder or a glob (``Path("-")`` is stdin). A file name as a string is an error.
         tokenizer: The name of a tokenizer, or a function that splits a string into tokens.
         input_format: Format of files: "text", "tokens" or "conllu".
-        split: Split each string, or each line of a file, into sentences.
+        split: Split each line of a file, and with True also each string, into sentences. None splits the lines of
+            files that are paragraphs; see ``choose_split``.
         errors: What to do with bytes of files that are not UTF-8, as in ``EmbedJob``.
         tally: Object that counts the lines of files that are not valid UTF-8.
     """
@@ -68,7 +69,7 @@ def known_files(text: Text) -> list[Source]:
 
 
 def _read_items(
-    items: Iterable[Any], tokenizer: Tokenizer, *, split: bool, read: Callable[[list[Path]], Iterator[Sentence]]
+    items: Iterable[Any], tokenizer: Tokenizer, *, split: bool | None, read: Callable[[list[Path]], Iterator[Sentence]]
 ) -> Iterator[Sentence]:
     language = getattr(tokenizer, "name", "en")  # a tokenizer function of the caller has no ``name``
     number = 0  # counts the items that are not files

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -168,7 +168,7 @@ async def _read_tei(app: App, call: Call) -> tuple[LoadedModel, dict[str, Any], 
 async def _embed(app: App, call: Call, model: LoadedModel, texts: list[str], *, param: str) -> list[NDArray[Any]]:
     """Return the sentence vector of each text."""
     encodings = await _encode(app, call, model, texts, param=param, numbers_per_token=0)
-    return [cast("NDArray[Any]", encoding.sentence()) for encoding in encodings]
+    return [encoding.sentence() for encoding in encodings]
 
 
 async def _encode(

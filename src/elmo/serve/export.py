@@ -51,7 +51,7 @@ from elmo.errors import ChecksumError, ConfigError, FormatError, OutputError, im
 from elmo.formats import onnx
 from elmo.lexicon.usages import entry_key, unit_rows
 from elmo.serve.bundle import bundle_modules, convert_module, encode_text
-from elmo.serve.export_text import TOKENIZERS, build_ids_config, write_text_data
+from elmo.serve.export_text import build_ids_config, check_browser_tokenizer, write_text_data
 from elmo.serve.options import ServeOptions
 from elmo.storage.atomic import atomic_file, atomic_folder, cannot_write, check_output_file, check_output_folder
 from elmo.storage.files import format_error, format_path, read_json
@@ -294,11 +294,10 @@ def _check_extras() -> None:
 
 def _check_models(models: Sequence[LoadedModel]) -> None:
     for model in models:
-        name = _tokenizer_name(model.elmo)
-        if name not in TOKENIZERS:
-            raise ConfigError(
-                f"model {model.name}: its tokenizer must be one of {', '.join(TOKENIZERS)} in a browser; found {name!r}"
-            )
+        try:
+            check_browser_tokenizer(_tokenizer_name(model.elmo))
+        except ConfigError as error:
+            raise ConfigError(f"model {model.name}: {error}") from error
 
 
 def _check_folder(folder: Path) -> None:

@@ -41,8 +41,9 @@ from elmo.errors import ConfigError, FormatError
 from elmo.storage.atomic import atomic_file
 from elmo.text import chinese, english
 from elmo.text.ids import Alphabet, ByteAlphabet, SimplifiedAlphabet, UnicodeAlphabet
+from elmo.text.languages import LANGUAGES, build_language_pattern
 
-TOKENIZERS = ("en", "zh", "whitespace")
+_TOKENIZERS = ("en", "zh", "whitespace")
 _Ranges = tuple[tuple[int, int], ...]  # a set of characters: ranges (first, last + 1), in order
 _MAGIC = b"ELMOTEXT"
 _ALIGNMENT = 8
@@ -55,13 +56,12 @@ def write_text_data(folder: str | Path, tokenizer: str) -> Path | None:
 
     Args:
         folder: Existing folder for the file.
-        tokenizer: ``en``, ``zh`` or ``whitespace``.
+        tokenizer: ``en``, ``zh``, ``whitespace`` or one of ``elmo.text.languages.LANGUAGES``.
 
     Returns:
         Path of the file; None for ``whitespace``, which needs no data.
     """
-    if tokenizer not in TOKENIZERS:
-        raise ConfigError(f"tokenizer must be one of {', '.join(TOKENIZERS)} in a browser; found {tokenizer[:40]!r}")
+    check_browser_tokenizer(tokenizer)
     if tokenizer == "whitespace":
         return None
     path = Path(folder) / f"text-{tokenizer}.bin.gz"
@@ -71,12 +71,22 @@ def write_text_data(folder: str | Path, tokenizer: str) -> Path | None:
     return path
 
 
+def check_browser_tokenizer(tokenizer: str) -> None:
+    """Raise ``ConfigError`` if ``text.js`` does not have the tokenizer."""
+    if tokenizer not in _TOKENIZERS and tokenizer not in LANGUAGES:
+        raise ConfigError(
+            f"tokenizer must be one of {', '.join(_TOKENIZERS)} and the codes of other languages, such as de, in a "
+            f"browser; found {tokenizer[:40]!r}"
+        )
+
+
 def build_text_data(tokenizer: str) -> bytes:
-    """Return the contents of the data file of the tokenizer ``en`` or ``zh``."""
+    """Return the contents of the data file of a tokenizer; not for ``whitespace``, which needs no data."""
     values: dict[str, Any] = {"tokenizer": tokenizer}
     arrays: dict[str, NDArray[Any]] = {}
-    if tokenizer == "en":
-        values["pattern"] = export_pattern(english.build_pattern().pattern)
+    if tokenizer in LANGUAGES:
+        pattern = english.build_pattern() if tokenizer == "en" else build_language_pattern(tokenizer)
+        values["pattern"] = export_pattern(pattern.pattern)
     else:
         values["pattern"] = export_pattern(chinese._build_pattern().pattern)
         values["simplifier"] = _export_opencc()
@@ -168,6 +178,8 @@ class _PatternExport:
                 child = self._sequence(nodes, flags=flags, is_atomic=True)
                 if direction > 0 or low == high:
                     return ["look", 0 if direction > 0 else int(low), str(operator) == "ASSERT_NOT", child]
+            case "FAILURE", _:  # (?!)
+                return ["look", 0, True, ["sequence", []]]
             case "ATOMIC_GROUP", nodes:
                 return ["atomic", self._sequence(nodes, flags=flags, is_atomic=True)]
             case "GROUPREF", number if not flags & _parser().SRE_FLAG_IGNORECASE:

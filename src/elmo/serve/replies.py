@@ -132,7 +132,7 @@ def _word_result(
             spans = find_targets(encoding, wanted)
         except ElmoError as error:
             return error_json(error), None
-        parts = [cast("NDArray[Any]", encoding.span(*span)) for span in spans]
+        parts = [encoding.span(*span) for span in spans]
         axis = vectors.ndim - 2
         empty = np.empty((*vectors.shape[:-2], 0, vectors.shape[-1]), vectors.dtype)
         vectors = np.stack(parts, axis=axis) if parts else empty

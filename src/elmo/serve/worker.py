@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import Any, cast
@@ -125,10 +126,10 @@ class GracefulServer(uvicorn.Server):
         if counter % 10 == 0:
             now = time.monotonic()
             self._close_idle_connections(now)
-            self._collect_garbage(now)
+            is_idle = self._collect_garbage(now)
             reserved = self._app.reserved_bytes
             self._most_reserved = max(self._most_reserved, reserved)
-            if self._most_reserved - reserved > RETURNED_BYTES:
+            if is_idle or self._most_reserved - reserved > RETURNED_BYTES:
                 self._most_reserved = reserved
                 await asyncio.to_thread(_return_memory)
         return await super().on_tick(counter)
@@ -154,15 +155,20 @@ class GracefulServer(uvicorn.Server):
             if now - since > HEAD_SECONDS:  # the client does not read the end of its reply
                 connection.transport.abort()
 
-    def _collect_garbage(self, now: float) -> None:
+    def _collect_garbage(self, now: float) -> bool:
         """Collect all garbage if no request is in progress, or if this has not happened for a long time.
 
         A full collection stops all threads, for 80 ms if many requests wait.
+
+        Returns:
+            Whether garbage was collected and no request is in progress.
         """
-        n_accepted = self._app.n_accepted
-        if n_accepted != self._n_collected and (not self._app.n_requests or now - self._collected > COLLECT_SECONDS):
-            gc.collect()
-            self._collected, self._n_collected = now, n_accepted
+        n_accepted, is_idle = self._app.n_accepted, not self._app.n_requests
+        if n_accepted == self._n_collected or not (is_idle or now - self._collected > COLLECT_SECONDS):
+            return False
+        gc.collect()
+        self._collected, self._n_collected = now, n_accepted
+        return is_idle
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept the connections that wait, so that each gets an answer; then accept no more."""
@@ -219,13 +225,19 @@ def _freeze_objects() -> None:
 def _limit_arenas() -> None:
     """Let all threads share the memory that they free; glibc would keep the free memory of each thread apart."""
     with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 2)
+        _libc().mallopt(_M_ARENA_MAX, 2)
 
 
 def _return_memory() -> None:
     """Return free memory to the system; glibc keeps it if something is allocated behind it."""
     with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
+        _libc().malloc_trim(0)
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    """Return the C library of this process, which is opened once."""
+    return ctypes.CDLL(None)
 
 
 def _raise_file_limit() -> None:

@@ -283,9 +283,13 @@ def _lock_folder(folder: Path) -> int | None:
     return descriptor
 
 
+class LockedError(OutputError):
+    """Another process holds the lock."""
+
+
 @contextmanager
-def hold_lock(path: Path, *, subject: Path) -> Iterator[int]:
-    """Hold the lock on a lock file; raise ``OutputError`` if another process holds it.
+def hold_lock(path: Path, *, subject: Path, is_waiting: bool = False) -> Iterator[int]:
+    """Hold the lock on a lock file; raise ``LockedError`` if another process holds it.
 
     The operating system releases the lock when the last process that holds it exits, for any reason. A killed
     process leaves the file behind, which is harmless.
@@ -293,11 +297,12 @@ def hold_lock(path: Path, *, subject: Path) -> Iterator[int]:
     Args:
         path: The lock file. It is removed at the end.
         subject: The output that the lock protects, for messages.
+        is_waiting: Whether to wait for the other process instead.
 
     Yields:
         The file descriptor; child processes that inherit it share the lock.
     """
-    descriptor = _open_locked(path, subject)
+    descriptor = _open_locked(path, subject, is_waiting=is_waiting)
     try:
         yield descriptor
     finally:
@@ -309,7 +314,10 @@ def hold_lock(path: Path, *, subject: Path) -> Iterator[int]:
                 path.unlink(missing_ok=True)
 
 
-def _open_locked(path: Path, subject: Path) -> int:
+_WAIT_SECONDS = 0.1  # between two attempts to get a lock
+
+
+def _open_locked(path: Path, subject: Path, *, is_waiting: bool) -> int:
     while True:
         try:
             check_own(path)
@@ -326,7 +334,10 @@ def _open_locked(path: Path, subject: Path) -> int:
         except OSError as error:
             os.close(descriptor)
             if error.errno in (errno.EACCES, errno.EAGAIN, errno.EDEADLK):
-                raise OutputError(
+                if is_waiting:
+                    time.sleep(_WAIT_SECONDS)
+                    continue
+                raise LockedError(
                     f"{format_path(subject)}: another process is writing this output; "
                     "wait until it finishes, or choose another output"
                 ) from error

@@ -32,6 +32,12 @@ _SHARED_BLOB = re.compile(r"[0-9a-f]{2}/[0-9a-f]{64}")  # in the part of the Hug
 RUST_ERROR = re.compile(r"I/O error: (.+) \(os error (\d+)\)")  # how safetensors reports system errors
 
 
+def user_cache() -> Path:
+    """Return the folder of elmo in the user's cache folder."""
+    home = os.environ.get("XDG_CACHE_HOME")
+    return (Path(home) if home else Path.home() / ".cache") / "elmo"
+
+
 def format_path(path: str | Path) -> str:
     """Format a path for a one-line message; a path with unprintable characters is escaped."""
     text = str(path)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from dataclasses import dataclass
 from functools import cache
 
 from elmo.text.tokenizers import Tokens
@@ -49,6 +50,25 @@ _TOP_DOMAINS = (
 )
 
 
+@dataclass(frozen=True)
+class LanguageRules:
+    """What distinguishes another language with spaces from English.
+
+    Attributes:
+        abbreviations: Words that keep their period and do not end a sentence, without the period.
+        last_words: Abbreviations that may end a sentence before a capital.
+        last_after_numbers: Abbreviations that may do so only after a number, as in "1990 г. Он", not in "г. Москва".
+        elided: Pattern of the words that are elided before a vowel and end in an apostrophe, as in l'homme.
+        has_ordinals: Whether ordinal numbers are written with a period, as in 3. Mai.
+    """
+
+    abbreviations: frozenset[str] = frozenset()
+    last_words: frozenset[str] = frozenset()
+    last_after_numbers: frozenset[str] = frozenset()
+    elided: str = "(?!)"
+    has_ordinals: bool = False
+
+
 @cache
 def build_extenders() -> str:
     """Return the Unicode marks and format characters, as ranges for a character class of a regular expression."""
@@ -65,13 +85,21 @@ def build_extenders() -> str:
 
 
 @cache
-def build_pattern() -> re.Pattern[str]:
-    """Return the pattern whose successive matches are the tokens of a text."""
+def build_pattern(rules: LanguageRules | None = None) -> re.Pattern[str]:
+    """Return the pattern whose successive matches are the tokens of a text; English without ``rules``."""
     extend = f"[{build_extenders()}]"
     no_letter = rf"(?![^\W_{HAN}{KANA}])"
     apostrophe = "['’]"
     clitic = rf"(?:[sSmMdD]|ll|LL|re|RE|ve|VE){no_letter}"
     negation = rf"[nN]{apostrophe}[tT]{no_letter}"
+    abbreviations = TITLES | ABBREVIATIONS
+    others: list[str] = []
+    if rules is not None:
+        clitic = negation = "(?!)"  # never matches
+        abbreviations = rules.abbreviations
+        others = [rf"(?<!\w)(?:{rules.elided}){apostrophe}(?=\w)"]
+        if rules.has_ordinals:
+            others.append(r"(?<![\w.,:/])\d{1,2}\.(?=\s[^\W\d_])")
 
     number = r"\d++(?:[.,:/]\d++)*+"
     part = rf"(?:{number}|[^\W\d_{HAN}{KANA}]++|{extend}++)++"
@@ -85,6 +113,7 @@ def build_pattern() -> re.Pattern[str]:
     emoji = f"{_PICTOGRAPH}{_SKIN_TONE}?{extend}*+"
 
     branches = [
+        *others,
         # the most frequent tokens first: a plain word before white space or punctuation, punctuation, Han
         r"[A-Za-z]++(?![^\s,;!?\")])",
         r"[\"()\[\]{}“”「」『』（）《》【】]|[,，。、](?![,，。、])",
@@ -116,7 +145,7 @@ def build_pattern() -> re.Pattern[str]:
         rf"(?:{letter}\.){{2,30}}+(?:{letter}{no_letter})?+(?!\.\.)(?:[-‐‑]{part})*+",
         rf"{letter}\.{letter}{no_letter}(?!\.(?!\.))",
         r"Ph\.D\.?s?|[BM]\.?Sc\.",
-        rf"(?:{'|'.join(sorted(TITLES | ABBREVIATIONS))})\.(?!\.\.)",
+        rf"(?:{'|'.join(map(re.escape, sorted(abbreviations, reverse=True))) or '(?!)'})\.(?!\.\.)",
         rf"(?:{'|'.join(sorted(BEFORE_NUMBERS))})\.(?=\s?\d)",
         rf"(?!I){capital}\.(?=[ \t\u00a0]{{1,2}}{capital}|{capital}[a-z])",
         # words that end or start with a sign

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,11 +12,12 @@ from typing import Literal, get_args
 
 from elmo.errors import ConfigError, DataError, SentenceTooLongError
 from elmo.text.lines import ErrorPolicy, Line, Tally, TextLimits, expand_paths, format_source, read_lines
-from elmo.text.sentences import iter_sentences
+from elmo.text.sentences import SPLIT_SAMPLE, SplitChoice, choose_split, iter_sentences
 from elmo.text.tokenizers import Tokenizer, Tokens, WhitespaceTokenizer, skip_space
 
 InputFormat = Literal["text", "tokens", "conllu"]
 INPUT_FORMATS: tuple[InputFormat, ...] = get_args(InputFormat)
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ def read_sentences(
     *,
     tokenizer: Tokenizer,
     input_format: InputFormat = "text",
-    split: bool = False,
+    split: bool | None = None,
     errors: ErrorPolicy = "strict",
     tally: Tally | None = None,
     on_unusable: Callable[[UnusableSentence], None] | None = None,
@@ -94,7 +96,9 @@ def read_sentences(
         tokenizer: Tokenizer for text.
         input_format: ``text``: one sentence per line. ``tokens``: one sentence per line, with tokens separated by
             spaces. ``conllu``: the words of CoNLL-U files.
-        split: Whether to split each line into sentences; only for ``text``.
+        split: Whether to split each line into sentences; only for ``text``. None splits lines that are paragraphs, as
+            ``choose_split`` finds from the beginning of the text; lines of stdin are not split, because waiting for
+            this beginning would hold back the first results.
         errors: What to do with bytes that are not UTF-8.
         tally: Counts the lines that were repaired or skipped.
         on_unusable: Receives the sentences that are too long, or have a token that is too long, and leaves them out.
@@ -107,6 +111,8 @@ def read_sentences(
     files = expand_paths([str(path) for path in paths], is_remote_allowed=True)
     # read_lines checks the policy at once; the first line may be read much later
     limits = TextLimits.read()
+    if split is None and "-" in map(str, paths):
+        split = False
     lines_per_file = [read_lines(file, errors=errors, tally=tally, limits=limits) for file in files]
     return _parse_files(
         lines_per_file,
@@ -123,11 +129,15 @@ def _parse_files(
     *,
     tokenizer: Tokenizer,
     input_format: InputFormat,
-    split: bool,
+    split: bool | None,
     limits: TextLimits,
     on_unusable: Callable[[UnusableSentence], None] | None,
 ) -> Iterator[Sentence]:
     tokenize = WhitespaceTokenizer() if input_format == "tokens" else tokenizer
+    if split is None:
+        split = False
+        if input_format == "text":
+            split, lines_per_file = _choose_split(lines_per_file, getattr(tokenize, "name", "en"))
     for lines in lines_per_file:
         for sentence in (
             read_conllu(lines)
@@ -146,11 +156,49 @@ def _parse_files(
             yield sentence
 
 
+def _choose_split(lines_per_file: Iterable[Iterator[Line]], language: str) -> tuple[bool, Iterable[Iterator[Line]]]:
+    """Return whether lines are paragraphs, found from the beginning of the text, and the lines of all files."""
+    files = iter(lines_per_file)
+    begun: list[Iterator[Line]] = []
+    sample: list[str] = []
+    n_characters = 0
+    for lines in files:
+        head: list[Line] = []
+        rest = lines
+        try:
+            for line in lines:
+                head.append(line)
+                sample.append(line.text)
+                n_characters += len(line.text) + 1
+                if n_characters > SPLIT_SAMPLE:
+                    break
+        except (DataError, OSError) as error:
+            rest = _fail(error)  # after the lines before it
+            n_characters = SPLIT_SAMPLE + 1
+        begun.append(chain(head, rest))
+        if n_characters > SPLIT_SAMPLE:
+            break
+    choice = choose_split("\n".join(sample), language)
+    report_split(choice)
+    return choice.is_split, chain(begun, files)
+
+
+def _fail(error: Exception) -> Iterator[Line]:
+    raise error
+    yield  # makes this function a generator
+
+
+def report_split(choice: SplitChoice) -> None:
+    """Log one line if the lines of a text are split without a request; commands show it."""
+    if choice.is_split:
+        logger.info("%s", choice, extra={"sentences_per_line": round(choice.sentences_per_line, 2)})
+
+
 def _split_lines(
     lines: Iterable[Line], tokenize: Tokenizer, *, split: bool, on_unusable: Callable[[UnusableSentence], None] | None
 ) -> Iterator[Sentence]:
     for line in lines:
-        spans = list(iter_sentences(line.text, language=tokenize.name)) if split else []
+        spans = list(iter_sentences(line.text, language=getattr(tokenize, "name", "en"))) if split else []
         for start, end in spans or [(0, len(line.text))]:
             text = line.text[start:end]
             try:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from elmo.text.english import ABBREVIATIONS, BEFORE_NUMBERS, HAN, TITLES
+from elmo.text.languages import RULES
 from elmo.text.tokenizers import skip_space, strip_span
 
 # These characters end a sentence in any language.
@@ -36,6 +38,73 @@ _NEVER_LAST = frozenset(("e.g", "i.e", "eg", "ie", "cf", "viz", "approx", "ca", 
 _LAST_BEFORE_A_CAPITAL = frozenset(("etc", "Etc", "al", "a.m", "p.m", "A.M", "P.M", "Jr", "Sr"))
 
 
+SPLIT_SAMPLE = 1 << 16  # number of characters from which choose_split decides
+_MIN_SENTENCES = 1.5  # mean number of sentences in a line from which on lines are split
+_MIN_WIDTH = 60  # mean width of a paragraph from which on lines are split; a Chinese character counts as three
+_HAN_CHARACTER = re.compile(f"[{HAN}]")
+# Ends inside lines that are one sentence: of clauses, and of quotes within a Chinese sentence (“你去哪？”他问。)
+_UNCLEAR_END = re.compile("(?:；|[。！？!?…][\"'”’」』]+)\\Z")
+
+
+@dataclass(frozen=True)
+class SplitChoice:
+    """Whether to split the lines of a text into sentences.
+
+    Attributes:
+        is_split: Whether to split them.
+        n_lines: Number of lines of the sample that have text.
+        n_sentences: Number of sentences in these lines, if they are split.
+        is_whole: Whether the sample is the whole text.
+    """
+
+    is_split: bool
+    n_lines: int
+    n_sentences: int
+    is_whole: bool
+
+    @property
+    def sentences_per_line(self) -> float:
+        """Mean number of sentences in a line of the sample."""
+        return self.n_sentences / max(1, self.n_lines)
+
+    def __str__(self) -> str:
+        """Return one line for the log, if the lines are split."""
+        lines = f"{self.n_lines:,} line{'s' * (self.n_lines != 1)}"
+        return (
+            f"{lines if self.is_whole else f'first {lines}'}, paragraphs: splitting into "
+            f"{self.n_sentences:,} sentences; --no-split keeps lines"
+        )
+
+
+def choose_split(sample: str, language: str = "en") -> SplitChoice:
+    """Decide whether the lines of a text are paragraphs, which are split, or sentences. All commands use this rule.
+
+    Lines are split if they have at least 1.5 sentences on average in the beginning of the text, and at least the width
+    of 60 letters or 20 Chinese characters. Ends that may be inside a Chinese sentence, at ``；`` and after a quote, are
+    not counted.
+
+    Args:
+        sample: The first ``SPLIT_SAMPLE`` characters of the text, or more; the others are not used.
+        language: As for ``iter_sentences``.
+    """
+    lines = [line for line in sample[:SPLIT_SAMPLE].split("\n") if line.strip()]
+    n_sentences = n_clear = 0
+    for line in lines:
+        ends = [end for _, end in iter_sentences(line, language)]
+        n_sentences += len(ends)
+        n_clear += len(ends) - sum(_is_unclear_end(line, end) for end in ends[:-1])
+    n_lines = max(1, len(lines))
+    width = sum(len(line) + 2 * len(_HAN_CHARACTER.findall(line)) for line in lines)
+    is_split = n_clear >= _MIN_SENTENCES * n_lines and width >= _MIN_WIDTH * n_lines
+    return SplitChoice(is_split, len(lines), n_sentences, len(sample) <= SPLIT_SAMPLE)
+
+
+def _is_unclear_end(line: str, end: int) -> bool:
+    """Return whether the end of a sentence may be inside a longer Chinese sentence."""
+    is_unclear = _UNCLEAR_END.search(line[max(0, end - 4) : end]) is not None
+    return is_unclear and _HAN_CHARACTER.match(line, skip_space(line, end)) is not None
+
+
 def split_sentences(text: str, language: str = "en") -> list[tuple[int, int]]:
     """Return the start and end of each sentence, as ``iter_sentences`` finds them."""
     return list(iter_sentences(text, language))
@@ -47,10 +116,10 @@ def iter_sentences(text: str, language: str = "en") -> Iterator[tuple[int, int]]
     A blank line always ends a sentence; a single line break never does. ``language`` is a language code or
     the name of a tokenizer; in Chinese (``zh``), sentences also end at ``；``.
     """
-    is_chinese = language.removeprefix("spacy:").split("-")[0] == "zh"
+    code = language.removeprefix("spacy:").split("-")[0]
     begin = 0
     for match in _PATTERN.finditer(text):
-        if match["blank"] is not None or _is_end(text, match, begin=begin, is_chinese=is_chinese):
+        if match["blank"] is not None or _is_end(text, match, begin=begin, language=code):
             if span := strip_span(text, begin, match.end()):
                 yield span
             begin = match.end()
@@ -58,9 +127,9 @@ def iter_sentences(text: str, language: str = "en") -> Iterator[tuple[int, int]]
         yield span
 
 
-def _is_end(text: str, match: re.Match[str], *, begin: int, is_chinese: bool) -> bool:
+def _is_end(text: str, match: re.Match[str], *, begin: int, language: str) -> bool:
     """Return whether the sentence that starts at ``begin`` ends with the matched punctuation marks."""
-    marks, has_closers = match["marks"], bool(match["closers"])
+    marks, has_closers, is_chinese = match["marks"], bool(match["closers"]), language == "zh"
     end = match.end()
     after = skip_space(text, end)
     following = text[after : after + 24]
@@ -87,15 +156,24 @@ def _is_end(text: str, match: re.Match[str], *, begin: int, is_chinese: bool) ->
         # no end in: "Stop!" he said. The company Yahoo! grew.
         is_name = text.endswith("Yahoo", 0, match.start()) and marks == "!"
         return not (next_word[:1].islower() and (has_closers or is_name))
-    return _is_full_stop_end(text, match, begin=begin, next_word=next_word)
+    return _is_full_stop_end(text, match, begin=begin, next_word=next_word, language=language)
 
 
-def _is_full_stop_end(text: str, match: re.Match[str], *, begin: int, next_word: str) -> bool:
+def _is_full_stop_end(text: str, match: re.Match[str], *, begin: int, next_word: str, language: str) -> bool:
     """Return whether an ASCII full stop, followed by white space, ends a sentence."""
     last_word = _LAST_WORD.search(text[max(begin, match.start() - 24) : match.start()])
     if last_word is None:
         return True
     word = last_word[0]
+    if rules := RULES.get(language):
+        if rules.has_ordinals and word.isdigit() and len(word) <= 2 and next_word[:1].isalpha():
+            return False
+        if word in rules.last_after_numbers and text[begin : match.start() - len(word)].rstrip()[-1:].isdigit():
+            return next_word[:1].isupper()
+        if word in rules.last_words:
+            return next_word[:1].isupper()
+        if word in rules.abbreviations:
+            return False
     if word in _NEVER_LAST:
         return False
     if word in BEFORE_NUMBERS and next_word[:1].isdigit():

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeGuard
 
 from elmo.errors import ConfigError, DataError, SentenceTooLongError, importing_extra
 
@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from spacy.language import Language  # pyright: ignore[reportMissingImports] -- an extra
 
 MAX_TOKENS_OF_TEXT = 1 << 20  # Python needs about 200 bytes for each token and its offsets
-TOKENIZERS = ("en", "whitespace", "zh", "spacy:LANG")
+TOKENIZERS = ("en", "whitespace", "zh", "characters", "spacy:LANG", "the code of another language, such as de")
 _SPACE = re.compile(r"\s*")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _NOT_SPACE = re.compile(r"\S+")
+_NOT_SPACE_CHARACTER = re.compile(r"\S")
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,10 @@ class Tokenizer(Protocol):
 
 
 def load_tokenizer(name: str = "en") -> Tokenizer:
-    """Load a tokenizer by name: ``en`` (or ``default``), ``whitespace``, ``zh``, or ``spacy:LANG``."""
+    """Load a tokenizer by name.
+
+    Names are ``en`` (or ``default``), another language code, ``whitespace``, ``characters``, or ``spacy:LANG``.
+    """
     if name in ("en", "default"):
         from elmo.text.english import EnglishTokenizer
 
@@ -81,9 +85,23 @@ def load_tokenizer(name: str = "en") -> Tokenizer:
         from elmo.text.chinese import ChineseTokenizer
 
         return ChineseTokenizer()
+    if name == "characters":
+        return CharacterTokenizer()
     if name.startswith("spacy:"):
         return SpacyTokenizer(name.removeprefix("spacy:"))
+    from elmo.text.languages import LANGUAGES, LanguageTokenizer
+
+    if name in LANGUAGES:
+        return LanguageTokenizer(name)
     raise ConfigError(f"tokenizer must be one of {', '.join(TOKENIZERS)}; found {name[:40]!r}")
+
+
+def is_tokenizer_name(name: object) -> TypeGuard[str]:
+    """Return whether ``load_tokenizer`` knows the name; a name of spaCy is not checked further."""
+    from elmo.text.languages import LANGUAGES
+
+    names = ("default", "whitespace", "zh", "characters", *LANGUAGES)
+    return isinstance(name, str) and (name in names or name.startswith("spacy:"))
 
 
 class WhitespaceTokenizer:
@@ -99,6 +117,16 @@ class WhitespaceTokenizer:
     def __call__(self, text: str) -> Tokens:
         """Tokenize a text."""
         return Tokens.from_offsets(text, (match.span() for match in self._token.finditer(text)))
+
+
+class CharacterTokenizer:
+    """Tokenizer that makes each character a token, except white space; for protein sequences, among others."""
+
+    name = "characters"
+
+    def __call__(self, text: str) -> Tokens:
+        """Tokenize a text."""
+        return Tokens.from_offsets(text, (match.span() for match in _NOT_SPACE_CHARACTER.finditer(text)))
 
 
 class SpacyTokenizer:

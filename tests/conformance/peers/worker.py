@@ -1,8 +1,9 @@
 """Embed text with a peer system, driven by JSON lines on standard input.
 
-usage: worker.py allennlp|simple_elmo PEERS MODEL     (with the Python of that peer)
+usage: worker.py allennlp|allennlp_transformer|simple_elmo PEERS MODEL     (with the Python of that peer)
 
-PEERS is the folder of setup.sh, MODEL a folder with options.json and weights.hdf5. Commands and answers:
+PEERS is the folder of setup.sh, MODEL a folder with options.json and weights.hdf5, or with config.json and weights.th.
+Commands and answers:
 
     {"op": "throughput", "file": F, "batch": 32, "sort": true}    tokens, seconds
     {"op": "latency", "sentence": [...], "repeat": 9}             median seconds
@@ -74,8 +75,8 @@ class StubFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         pass
 
 
-def load_allennlp(peers: Path, model: Path) -> tuple[Embed, float]:
-    """Load a model with AllenNLP 0.9; return its embed function and the time at which imports ended."""
+def import_allennlp(peers: Path) -> None:
+    """Make AllenNLP 0.9 importable without the packages that ELMo does not need."""
     import torch
 
     torch.set_num_threads(THREADS)
@@ -90,6 +91,12 @@ def load_allennlp(peers: Path, model: Path) -> tuple[Embed, float]:
     import allennlp
 
     sys.modules["allennlp.commands"] = commands
+    assert allennlp
+
+
+def load_allennlp(peers: Path, model: Path) -> tuple[Embed, float]:
+    """Load a model with AllenNLP 0.9; return its embed function and the time at which imports ended."""
+    import_allennlp(peers)
     import allennlp.modules.elmo
     import allennlp.modules.elmo_lstm
     from allennlp.commands.elmo import ElmoEmbedder
@@ -98,6 +105,53 @@ def load_allennlp(peers: Path, model: Path) -> tuple[Embed, float]:
     imported = time.perf_counter()
     embedder = ElmoEmbedder(str(model / "options.json"), str(model / "weights.hdf5"))
     return lambda sentences, batch: list(embedder.embed_sentences(sentences, batch)), imported
+
+
+def load_allennlp_transformer(peers: Path, model: Path) -> tuple[Embed, float]:
+    """Load a transformer with the modules of AllenNLP 0.9, put together as its ``LanguageModel`` does."""
+    import_allennlp(peers)
+    import torch
+    from allennlp.data.token_indexers.elmo_indexer import ELMoCharacterMapper
+    from allennlp.modules.seq2seq_encoders.bidirectional_language_model_transformer import (
+        BidirectionalLanguageModelTransformer,
+    )
+    from allennlp.modules.seq2vec_encoders.cnn_highway_encoder import CnnHighwayEncoder
+    from allennlp.modules.token_embedders import Embedding, TokenCharactersEncoder
+    from allennlp.nn.util import remove_sentence_boundaries
+
+    imported = time.perf_counter()
+    options = json.loads((model / "config.json").read_text())["model"]
+    (embedder,) = options["text_field_embedder"]["token_embedders"].values()
+    sizes = {key: value for key, value in embedder["encoder"].items() if key != "type"}
+    characters = TokenCharactersEncoder(Embedding(**embedder["embedding"]), CnnHighwayEncoder(**sizes))
+    sizes = {key: value for key, value in options["contextualizer"].items() if key != "type"}
+    transformer = BidirectionalLanguageModelTransformer(**sizes, return_all_layers=True)
+    weights = torch.load(model / "weights.th")
+    for module, prefix in (
+        (characters, "_text_field_embedder.token_embedder_token_characters."),
+        (transformer, "_contextualizer."),
+    ):
+        own = {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
+        module.load_state_dict(own)
+        module.eval()
+    mapper = ELMoCharacterMapper()
+
+    @torch.no_grad()
+    def embed_batch(sentences: Sequence[Sequence[str]]) -> list[np.ndarray]:
+        ids = [[mapper.convert_word_to_char_ids(word) for word in ("<S>", *words, "</S>")] for words in sentences]
+        longest = max(map(len, ids))
+        padded = torch.tensor([row + [[0] * 50] * (longest - len(row)) for row in ids])
+        mask = (padded > 0).any(dim=2).long()
+        tokens = characters(padded)
+        layers = [torch.cat([tokens, tokens], dim=2), *transformer(tokens, mask)]
+        states = torch.stack([remove_sentence_boundaries(layer, mask)[0] for layer in layers], dim=1).numpy()
+        return [states[k, :, : len(words)] for k, words in enumerate(sentences)]
+
+    def embed(sentences: Sequence[Sequence[str]], batch: int) -> list[np.ndarray]:
+        groups = [sentences[first : first + batch] for first in range(0, len(sentences), batch)]
+        return [vectors for group in groups for vectors in embed_batch(group)]
+
+    return embed, imported
 
 
 def load_simple_elmo(peers: Path, model: Path) -> tuple[Embed, float]:
@@ -180,7 +234,11 @@ def read_sentences(path: str) -> list[list[str]]:
 def main() -> None:
     """Load the model, then answer one command per line."""
     started = time.perf_counter()
-    loaders = {"allennlp": load_allennlp, "simple_elmo": load_simple_elmo}
+    loaders = {
+        "allennlp": load_allennlp,
+        "allennlp_transformer": load_allennlp_transformer,
+        "simple_elmo": load_simple_elmo,
+    }
     if len(sys.argv) != 4 or sys.argv[1] not in loaders:
         sys.exit(__doc__)
     answers = os.fdopen(os.dup(1), "w")

@@ -85,22 +85,22 @@ export async function readTextData(file) {
 /**
  * Build a tokenizer.
  *
- * @param {string} name  "en" (or "default"), "zh" or "whitespace"
+ * @param {string} name  "en" (or "default"), "zh", "whitespace" or another language, such as "de"
  * @param {TextData} [data]  the data file of this tokenizer; not needed for "whitespace"
  * @returns {Tokenizer}
  */
 export function makeTokenizer(name, data) {
   if (name === "whitespace") return { name, tokenize: tokenizeWhitespace };
   const key = name === "default" ? "en" : name;
-  if (key !== "en" && key !== "zh") {
-    throw new RangeError(`tokenizer must be one of en, zh, whitespace; found ${JSON.stringify(name)}`);
+  if (!/^[a-z]{2}$/.test(key)) {
+    throw new RangeError(`tokenizer must be whitespace or a language code, such as en; found ${JSON.stringify(name)}`);
   }
   if (data?.tokenizer !== key) {
     const found = data?.tokenizer ?? "none";
     throw new TypeError(`tokenizer ${key} needs the data of text-${key}.bin.gz; found that of ${found}`);
   }
   const findMatches = compilePattern(data.pattern);
-  if (key === "en") {
+  if (key !== "zh") {
     return {
       name: key,
       tokenize(text) {
