@@ -300,9 +300,28 @@ def test_static_vectors_and_characters_need_no_bilm(run: Run, data: Path) -> Non
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     outcome = run("task", "train", "tagging", "train.conll", "--out", "x.safetensors", *FAST, *arguments)
     assert outcome.code == 0, outcome.err
-    assert "v: found vectors for 6 of 6 words" in outcome.err
+    kept = "keeping these and those of the first 200,000 words of the file"
+    assert f"v: found vectors for 6 of 6 words; {kept}" in outcome.err
     assert "cannot draw mix.png: a model without ELMo has no layer weights" in outcome.err
     assert run("task", "predict", "x.safetensors", "--text", "Bank").code == 0
+
+
+def test_words_beyond_the_limit_have_no_static_vector_and_are_counted(run: Run, data: Path) -> None:
+    words = sorted({word for path in ("train.conll", "dev.conll") for word, _ in rows_of(data / path)})
+    lines = [f"{word} 1 2\n" for word in ("the", "rare", *words)]
+    (data / "many").write_text("".join(lines), encoding="utf-8")
+    (data / "new.conll").write_text("rare O\nthe O\nunseen O\n\n")
+    for limit, n in (("1", 1), ("2", 2)):
+        arguments = ("--elmo", "none", "--vectors", "many", "--vector-words", limit, "--out", f"{limit}.safetensors")
+        outcome = run("task", "train", "tagging", "train.conll", "--dev", "dev.conll", *FAST, *arguments)
+        assert outcome.code == 0, outcome.err
+        assert f"those of the first {limit} words of the file" in outcome.err
+        measured = run("task", "evaluate", f"{limit}.safetensors", "new.conll")
+        assert f"the model has static vectors for {n} of 3 words" in measured.err
+
+
+def rows_of(path: Path) -> list[list[str]]:
+    return [line.split() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
 
 
 def test_a_model_remembers_how_its_examples_were_read(run: Run, data: Path) -> None:

@@ -81,7 +81,7 @@ app = typer.Typer(
     panels={
         "Features": (
             "elmo", "top_only", "layer_norm", "mix_penalty", "elmo_dropout", "tune_bilm", "adapt", "start",
-            "vectors", "tune_vectors", "random_vectors", "characters", "also",
+            "vectors", "vector_words", "tune_vectors", "random_vectors", "characters", "also",
         ),
         "Network": ("network", "hidden", "layers", "dropout", "crf"),
         "Training": ("epochs", "patience", "batch_size", "learning_rate", "seed", "settings"),
@@ -94,8 +94,8 @@ app = typer.Typer(
         "settings": "TABLE.NAME=VALUE", "cache_limit": "GB",
     },
     minimums={
-        "characters": 0, "random_vectors": 0, "hidden": 1, "layers": 1, "epochs": 1, "patience": 1, "batch_size": 1,
-        "seed": 0, "cache_limit": 0.0,
+        "characters": 0, "vector_words": 0, "random_vectors": 0, "hidden": 1, "layers": 1, "epochs": 1, "patience": 1,
+        "batch_size": 1, "seed": 0, "cache_limit": 0.0,
     },
 )  # fmt: skip
 def train(
@@ -201,7 +201,7 @@ def evaluate(
     """Score a task model on labeled files."""
     from elmo.tasks.run import evaluate
 
-    with context.obj.show_log("elmo.tasks.features.store"):
+    with context.obj.show_log("elmo.tasks.features.store"), context.obj.show_log("elmo.tasks.run"):
         result = evaluate(
             task_model, files, model=model, cache=cache, show_progress=_is_bar_shown(context.obj), **options
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import cache as cached
@@ -25,7 +25,7 @@ from elmo.storage.files import format_path, user_cache
 from elmo.tasks.data.files import Tokenize, require_examples
 from elmo.tasks.data.parallel import read_translations
 from elmo.tasks.features.layer import ElmoPosition, Features
-from elmo.tasks.features.static import StaticVectors, random_static, read_static
+from elmo.tasks.features.static import MAX_WORDS, StaticVectors, random_static, read_static
 from elmo.tasks.features.store import FeatureCache, FeatureStore
 from elmo.tasks.features.transformers import TransformerEncoder
 from elmo.tasks.fit import Epoch, FitOptions
@@ -114,6 +114,7 @@ def train(
     adapt: float | None = None,
     start: Literal["zero", "warm"] = "zero",
     vectors: str | Path | None = None,
+    vector_words: int = MAX_WORDS,
     tune_vectors: bool = False,
     random_vectors: int = 0,
     characters: int = 0,
@@ -160,7 +161,10 @@ def train(
         tune_bilm: Train the biLM together with the task (slow).
         adapt: Before training the task, train the biLM as a language model on the training text for this many epochs.
         start: Start state of the LSTMs for each sentence.
-        vectors: File with static word vectors: GloVe, word2vec or fastText.
+        vectors: File with static word vectors: GloVe, word2vec or fastText, or a .npy file with its words in a .parquet
+            file.
+        vector_words: Number of words to keep from the start of the file of vectors, in addition to the words of the
+            training and held-out files; other words of new texts have no static vector.
         tune_vectors: Train the static word vectors together with the task.
         random_vectors: Width of word vectors that start at random and are trained with the task, instead of
             ``vectors``; 0 turns them off.
@@ -221,7 +225,7 @@ def train(
     store = FeatureStore(
         features,
         load_elmo(),
-        _choose_vectors(vectors, random_vectors, train_set, dev_set, seed=options.seed),
+        _choose_vectors(vectors, random_vectors, train_set, dev_set, n_words=vector_words, seed=options.seed),
         tuple(TransformerEncoder(name) for name in also),
         layer_cache(cache, no_cache=no_cache, limit=cache_limit),
         start,
@@ -371,6 +375,10 @@ def evaluate(
     options = {**loaded.reading.get("options", {}), **reader_options(kind, reading)}
     labeled = _read(kind, files, tokenizer, options)
     loaded.task.check(labeled.examples)
+    if (static := loaded.store.static) is not None:
+        words = count_words(labeled.examples)
+        n_words = f"{_count_static(static, words):,}", f"{len(words):,}"
+        _log.info("the model has static vectors for %s of %s words (--vector-words keeps more in training)", *n_words)
     other = None if against is None else read_translations(against, n=len(labeled.examples))
     predictions = loaded.predict(labeled.examples, show_progress=show_progress)
     scores = loaded.task.score(labeled.examples, predictions)
@@ -611,12 +619,12 @@ def hold_out(examples: Sequence[Any], *, seed: int) -> tuple[list[Any], list[Any
 
 
 def _choose_vectors(
-    path: str | Path | None, width: int, train: Sequence[Any], dev: Sequence[Any], *, seed: int
+    path: str | Path | None, width: int, train: Sequence[Any], dev: Sequence[Any], *, n_words: int, seed: int
 ) -> StaticVectors | None:
     """Return random vectors of this width, the vectors of a file, or None if neither is chosen."""
     if width:
         return random_static(count_words(train), width=width, seed=seed)
-    return None if path is None else _read_vectors(Path(path), [*train, *dev])
+    return None if path is None else _read_vectors(Path(path), [*train, *dev], n_words=n_words)
 
 
 def count_words(examples: Sequence[Any]) -> Counter[str]:
@@ -624,12 +632,18 @@ def count_words(examples: Sequence[Any]) -> Counter[str]:
     return Counter(word for example in examples for sentence in example.sentences for word in sentence)
 
 
-def _read_vectors(path: Path, examples: Sequence[Any]) -> StaticVectors:
-    words = {word for example in examples for sentence in example.sentences for word in sentence}
-    static = read_static(path, words=words)
-    n_found = sum(static.row(word) >= 0 for word in words)
-    _log.info("%s: found vectors for %s of %s words", format_path(path), f"{n_found:,}", f"{len(words):,}")
+def _read_vectors(path: Path, examples: Sequence[Any], *, n_words: int) -> StaticVectors:
+    words = count_words(examples)
+    static = read_static(path, words=words, max_words=n_words)
+    _log.info(
+        "%s: found vectors for %s of %s words; keeping these and those of the first %s words of the file",
+        format_path(path), f"{_count_static(static, words):,}", f"{len(words):,}", f"{n_words:,}",
+    )  # fmt: skip
     return static
+
+
+def _count_static(static: StaticVectors, words: Collection[str]) -> int:
+    return sum(static.row(word) >= 0 for word in words)
 
 
 def layer_cache(folder: str | Path | None, *, no_cache: bool, limit: float) -> FeatureCache:

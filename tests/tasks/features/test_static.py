@@ -111,3 +111,48 @@ def test_files_that_are_not_vectors_are_refused_by_name(tmp_path: Path, name: st
     (tmp_path / name).write_bytes(raw)
     with pytest.raises(DataError, match=message):
         read_static(tmp_path / name)
+
+
+def write_matrix(folder: Path, *, rows: np.ndarray, words: list[str], index: str = "words.parquet") -> Path:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    np.save(folder / "vectors.npy", rows)
+    table = pyarrow.table({"count": list(range(len(words))), "word": words})
+    parquet.write_table(table, folder / index)
+    return folder / "vectors.npy"
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
+def test_a_matrix_has_its_words_in_a_parquet_file_next_to_it(tmp_path: Path, dtype: type) -> None:
+    path = write_matrix(tmp_path, rows=np.array(list(ROWS.values()), dtype), words=list(ROWS))
+    found = read_static(path)
+    assert found.words == tuple(ROWS)
+    assert found.vectors.dtype == np.float32
+    np.testing.assert_array_equal(found.vectors, np.array(list(ROWS.values()), np.float32))
+    assert read_static(path, max_words=1, words=["苹果"]).words == ("the", "苹果")
+
+
+def test_the_words_of_a_matrix_must_be_clear(tmp_path: Path) -> None:
+    rows = np.eye(2, dtype=np.float32)
+    path = write_matrix(tmp_path, rows=rows, words=["a"])
+    with pytest.raises(DataError, match=r"words.parquet: expected 2 words, one per row of vectors.npy; found 1"):
+        read_static(path)
+    write_matrix(tmp_path, rows=rows, words=["a", "b"], index="others.parquet")
+    with pytest.raises(DataError, match=r"expected the words in vectors.parquet, .* found 2 .parquet files"):
+        read_static(path)
+    write_matrix(tmp_path, rows=rows, words=["a", "b"], index="vectors.parquet")  # the name decides
+    assert read_static(path).words == ("a", "b")
+    write_matrix(tmp_path, rows=np.array([[1.0], [np.nan]]), words=["a", "b"], index="vectors.parquet")
+    with pytest.raises(DataError, match="numbers must be finite; found nan or inf for 'b'"):
+        read_static(path)
+    (tmp_path / "vectors.parquet").write_bytes(b"PAR1 no table")
+    with pytest.raises(DataError, match=r"cannot read .*vectors\.parquet as a table"):
+        read_static(path)
+    for matrix in (np.zeros(3), np.array([["a"]]), np.zeros((2, 0))):
+        np.save(path, matrix)
+        with pytest.raises(DataError, match=r"expected a matrix \(word, width\) of floating-point numbers"):
+            read_static(path)
+    path.write_bytes(b"no matrix")
+    with pytest.raises(DataError, match=r"cannot read .*vectors\.npy as a matrix"):
+        read_static(path)

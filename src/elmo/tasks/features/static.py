@@ -1,7 +1,8 @@
 """Static word vectors: read GloVe, word2vec and fastText files, or start with random vectors.
 
 Files may be text, with or without a header (number of words and width), or in the binary format of word2vec; they may
-be compressed. They list frequent words first, so a limit on the number of words keeps the most frequent ones.
+be compressed. A file may also be a matrix in ``.npy``, with its words in a ``.parquet`` file in the same folder. Files
+list frequent words first, so a limit on the number of words keeps the most frequent ones.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from elmo.errors import ConfigError, DataError
+from elmo.errors import ConfigError, DataError, importing_extra
 from elmo.jobs.reader import DAMAGED_FILE_ERRORS
 from elmo.storage.files import format_error, format_path, open_regular
 from elmo.text.lines import open_text, read_lines
@@ -63,7 +64,8 @@ def read_static(path: str | Path, *, words: Collection[str] = (), max_words: int
     """Read static word vectors from a GloVe, word2vec or fastText file.
 
     Args:
-        path: The file, plain or compressed.
+        path: The file, plain or compressed; or a matrix in ``.npy``, with its words in the column of strings of a
+            ``.parquet`` file in the same folder.
         words: Words to read wherever they are in the file.
         max_words: Number of words to read from the start of the file, in addition to ``words``.
     """
@@ -78,7 +80,10 @@ def read_static(path: str | Path, *, words: Collection[str] = (), max_words: int
             return True
         return False
 
-    rows = list(_read_binary(path, is_kept) if _is_binary(path) else _read_text(path, is_kept))
+    if path.suffix.lower() == ".npy":
+        rows = list(_read_matrix(path, is_kept))
+    else:
+        rows = list(_read_binary(path, is_kept) if _is_binary(path) else _read_text(path, is_kept))
     if not rows:
         raise DataError(f"{format_path(path)}: expected words with vectors; found none")
     kept = tuple(word for word, _ in rows)
@@ -183,12 +188,7 @@ def _read_binary(path: Path, is_kept: IsKept) -> Iterator[tuple[str, Vector]]:
                 raise ValueError(f"expected words of width 1 to {_MAX_WIDTH}; found {n_words} words of width {width}")
             for index, (word, raw) in enumerate(_split_records(stream, n_words, 4 * width)):
                 if is_kept(word, index):
-                    vector = np.frombuffer(raw, "<f4").astype(np.float32)
-                    if not np.isfinite(vector).all():
-                        raise DataError(
-                            f"{format_path(path)}: numbers must be finite; found nan or inf for {word[:40]!r}"
-                        )
-                    yield word, vector
+                    yield word, _as_finite(np.frombuffer(raw, "<f4"), word, path)
     except DAMAGED_FILE_ERRORS as error:
         raise DataError(f"cannot read {format_path(path)} as a binary word2vec file: {format_error(error)}") from error
 
@@ -207,3 +207,62 @@ def _split_records(stream: io.BufferedIOBase | BinaryIO, n_words: int, n_bytes: 
         word = buffer[start:end].decode("utf-8", "replace").lstrip("\n")
         start = end + 1 + n_bytes
         yield word, buffer[end + 1 : start]
+
+
+def _read_matrix(path: Path, is_kept: IsKept) -> Iterator[tuple[str, Vector]]:
+    """Read a matrix (word, width) in ``.npy`` and the words of its rows from a Parquet file in the same folder."""
+    with importing_extra("vectors in .npy and .parquet", extra="parquet"):
+        import pyarrow
+        from pyarrow import parquet
+    open_regular(path).close()
+    index = _find_index(path)
+    try:
+        table = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise DataError(f"cannot read {format_path(path)} as a matrix: {format_error(error)}") from error
+    if table.ndim != 2 or table.dtype.kind != "f" or not 0 < table.shape[1] <= _MAX_WIDTH:
+        raise DataError(
+            f"{format_path(path)}: expected a matrix (word, width) of floating-point numbers; "
+            f"found the shape {table.shape} and the type {table.dtype}"
+        )
+    n_words = 0
+    try:
+        with parquet.ParquetFile(index) as file:
+            names = [field.name for field in file.schema_arrow if pyarrow.types.is_string(field.type)
+                     or pyarrow.types.is_large_string(field.type)]  # fmt: skip
+            if len(names) != 1:
+                raise DataError(f"{format_path(index)}: expected one column of strings; found {len(names)}")
+            if file.metadata.num_rows != len(table):
+                raise DataError(
+                    f"{format_path(index)}: expected {len(table):,} words, one per row of {path.name}; "
+                    f"found {file.metadata.num_rows:,}"
+                )
+            for batch in file.iter_batches(columns=names):
+                words = batch.column(0)
+                words.validate(full=True)  # the text of a Parquet file may not be UTF-8
+                for word in words.to_pylist():
+                    n_words += 1
+                    if word is not None and is_kept(word, n_words - 1):
+                        yield word, _as_finite(table[n_words - 1], word, path)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise DataError(f"cannot read {format_path(index)} as a table: {format_error(error)}") from error
+
+
+def _find_index(path: Path) -> Path:
+    """Return the Parquet file with the words of a matrix: the one with its name, or else the only one of the folder."""
+    named = path.with_suffix(".parquet")
+    found = [named] if named.is_file() else sorted(path.parent.glob("*.parquet"))
+    if len(found) != 1:
+        raise DataError(
+            f"{format_path(path)}: expected the words in {named.name}, or in the only .parquet file of the folder; "
+            f"found {len(found)} .parquet files"
+        )
+    return found[0]
+
+
+def _as_finite(row: NDArray[np.floating[Any]], word: str, path: Path) -> Vector:
+    with np.errstate(over="ignore"):
+        vector = np.array(row, dtype=np.float32)
+    if not np.isfinite(vector).all():
+        raise DataError(f"{format_path(path)}: numbers must be finite; found nan or inf for {word[:40]!r}")
+    return vector
