@@ -113,3 +113,4 @@ def prepare(command: str | None, here: Path, run: Run, monkeypatch: pytest.Monke
         for name in ("pairs", "more", "wic/train", "wic/dev"):
             (here / f"{name}.data.txt").write_text(DATA, encoding="utf-8")
             (here / f"{name}.gold.txt").write_text(GOLD)
+        (here / "graded.tsv").write_text("a [[bank]] .\tthe [[banks]] .\t3.5\nthe [[bank]]\ta [[river]]\t1\n")

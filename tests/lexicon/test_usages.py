@@ -205,7 +205,7 @@ def test_a_mark_without_a_token_is_reported() -> None:
             tokens, places = zip(*(pair for pair in pairs if pair[0] != "-"), strict=True)
             return Tokens(text, tokens, places)
 
-    with pytest.raises(DataError, match=r"sentence 7: expected a word between \[\[ and \]\], found '-'"):
+    with pytest.raises(DataError, match="sentence 7: expected a word at the marked characters, found '-'"):
         find_marked_usages(Cut(), "the [[-]] bank", number=7)
 
 

@@ -30,6 +30,7 @@ from elmo.lexicon.word_pairs import (
     read_pairs,
     wilson_interval,
 )
+from elmo.text.tokenizers import load_tokenizer
 from tests.formats.tiny import tiny_model
 
 DATA = (
@@ -128,16 +129,40 @@ def test_a_folder_has_pairs_to_tune_on_and_to_judge(wic: Path, tmp_path: Path) -
     ]  # fmt: skip
     (wic / "train.gold.txt").unlink()
     assert find_wic_files(wic).tune is None
-    with pytest.raises(DataError, match=r"expected dev\.data\.txt, .* found none"):
+    with pytest.raises(DataError, match=r"expected dev\.data\.txt or test\.data\.txt or .* found none"):
         find_wic_files(tmp_path)
+
+
+def test_the_part_of_a_folder_can_be_chosen(wic: Path) -> None:
+    for name in ("test.data.txt", "test.gold.txt"):
+        (wic / name).write_text(DATA if "data" in name else GOLD, encoding="utf-8")
+    assert find_wic_files(wic).data.name == "dev.data.txt.xz"
+    files = find_wic_files(wic, part="test")
+    assert (files.data, files.gold) == (wic / "test.data.txt", wic / "test.gold.txt")
+    train = find_wic_files(wic, part="train")
+    assert (train.data.name, train.gold, train.tune) == ("train.data.txt", None, None)
+    (wic / "test.data.txt").unlink()
+    with pytest.raises(DataError, match=r"expected test\.data\.txt, found none"):
+        find_wic_files(wic, part="test")
 
 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
         ("bank\tN\t1-1\tthe bank", "x.txt:1: expected 5 columns .* found 4"),
-        ("bank\tN\t1,1\tthe bank\tthe bank", "x.txt:1: expected indexes such as 2-5 .* found '1,1'"),
-        ("bank\tN\t1-2\tthe bank\tthe bank", "x.txt:1: expected an index below 2.* in sentence 2, found 2"),
+        ("bank\tN\t1,1\tthe bank\tthe bank", "x.txt:1: expected positions such as 2-5 .* found '1,1'"),
+        ("bank\tN\t1-2\tthe bank\tthe bank", "x.txt:1: expected a position below 2.* in sentence 2, found 2"),
+        ("bank\tN\t1-1:1\tthe bank\tthe bank", "x.txt:1: expected a position below 2.* in sentence 2, found 1:1"),
+        ("bank\tN\t0\t4\t4\t9\tbank\tthe bank", "x.txt:1: expected a range of characters within 0:8, found 4:9"),
+        ("the [[bank]]\tthe bank", "x.txt:1: no word is marked"),
+        ('{"sentence1": "the bank"', "x.txt:1: expected JSON, found"),
+        ('[{"sentence1": "[[a]]", "sentence2": 3}]', "entry 1: expected an object with sentence1 and sentence2"),
+        (
+            '{"sentence1": "a", "start1": 0, "end1": "x"}',
+            "x.txt:1: expected a range of characters within 0:1, found 0:x",
+        ),
+        ("[[a]]\t[[b]]\t3\n[[a]]\t[[b]]", "x.txt: expected 2 labels, one per pair, found 1"),
+        ("[[a]]\t[[b]]\t3\n[[a]]\t[[b]]\tT", "x.txt:2: expected a number for each pair, found 'T'"),
         ("", "x.txt: expected pairs of sentences, found none"),
     ],
 )
@@ -154,13 +179,80 @@ def test_gold_has_a_line_for_each_pair(tmp_path: Path) -> None:
     labels = read_pairs(data, gold).is_same
     assert labels is not None
     assert labels.tolist() == [True, False]
-    gold.write_text("T\nmaybe\n")
-    with pytest.raises(DataError, match=r"x\.txt:2: expected T or F, found 'maybe'"):
+    gold.write_text("T\nmaybe\nT\n")
+    with pytest.raises(DataError, match=r"x\.txt:2: expected T or F for each pair, found 'maybe'"):
         read_pairs(data, gold)
     gold.write_text("T\nF\n")
     data.write_text(DATA, encoding="utf-8")
     with pytest.raises(DataError, match=r"x\.txt: expected 3 lines, one per pair, found 2"):
         read_pairs(data, gold)
+
+
+OBJECT = {"lemma": "look up", "pos": "V", "sentence1": "She looked it up.", "sentence2": "Look up!",
+          "start1": 4, "end1": "16", "start2": "0", "end2": 7}  # fmt: skip
+FORMATS = {
+    "xl-wic": "look up\tV\t4\t16\t0\t7\tShe looked it up.\tLook up!\t1\n",
+    "marks": "She [[looked it up]].\t[[Look up]]!\tT\n",
+    "superglue": json.dumps(OBJECT | {"label": True}) + "\n",
+    "mcl-wic": json.dumps([OBJECT | {"tag": "T"}], indent=1),
+}
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_phrases_are_found_by_characters_and_marks(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "x").write_text(FORMATS[kind])
+    data = read_pairs(tmp_path / "x")
+    (pair,) = data.pairs
+    assert [pair.first.parts(), pair.second.parts()] == [("She ", "looked it up", "."), ("", "Look up", "!")]
+    assert data.is_same is not None
+    assert data.is_same.tolist() == [True]
+    assert pair.first.place.startswith(str(tmp_path / "x"))
+    if kind != "marks":
+        assert (pair.word, pair.pos) == ("look up", "V")
+
+
+def test_phrases_are_found_by_ranges_of_tokens(tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("look up\tV\t1:4-0:2\tShe looked it up .\tLook up !\n")
+    (pair,) = read_pairs(tmp_path / "x").pairs
+    assert (pair.first.word, pair.second.word) == ("looked it up", "Look up")
+
+
+def test_gold_labels_may_be_json(tmp_path: Path) -> None:
+    (tmp_path / "x").write_text(json.dumps([OBJECT, OBJECT]))
+    (tmp_path / "gold").write_text(json.dumps([{"id": "1", "tag": "F"}, {"id": "2", "tag": "T"}]))
+    labels = read_pairs(tmp_path / "x", tmp_path / "gold").is_same
+    assert labels is not None
+    assert labels.tolist() == [False, True]
+
+
+def test_sentences_are_tokenized_by_the_tokenizer_of_the_caller(tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("the [[bank's]]\ta [[bank]]\n")
+    first = [read_pairs(tmp_path / "x", tokenizer=load_tokenizer(name)).pairs[0].first for name in ("en", "whitespace")]
+    assert [usage.end - usage.begin for usage in first] == [2, 1]
+
+
+def test_graded_labels_are_compared_by_rank(elmo: Elmo, tmp_path: Path) -> None:
+    scipy_stats = pytest.importorskip("scipy.stats")
+    rows = (("the [[bank]]", "a [[bank]] here", 4.0), ("[[river]] a", "[[bank]] .", 0.5), ("[[a]]", "[[a]]", 4.0),
+            ("in the [[river]]", "a [[river]]", 2.5))  # fmt: skip
+    (tmp_path / "x").write_text("".join(f"{a}\t{b}\t{score}\n" for a, b, score in rows))
+    data = read_pairs(tmp_path / "x")
+    assert data.is_same is None
+    found = compare_pairs(elmo, data, layers="all")
+    expected = {
+        name: scipy_stats.spearmanr(cosines, [4, 0.5, 4, 2.5]).statistic for name, cosines in found.cosines.items()
+    }
+    assert found.correlations == pytest.approx(expected)
+    with pytest.raises(DataError, match="pairs to tune a threshold need the labels T or F"):
+        compare_pairs(elmo, data, tune=data)
+
+
+def test_a_respelled_word_is_replaced_in_both_sentences(elmo: Elmo, tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("bank\tN\t1-1\tthe Banks\tthe bank\n")
+    data = read_pairs(tmp_path / "x")
+    as_written, respelled = (compare_pairs(elmo, data, is_respelled=x).cosines["sense"][0] for x in (False, True))
+    assert as_written < 0.9999
+    assert respelled == pytest.approx(1)
 
 
 def run(*arguments: str | Path) -> str:
@@ -201,6 +293,20 @@ def test_the_command_prints_similarities_without_gold(wic: Path) -> None:
     assert [row["judgement"] for row in values["pairs"]][1] == "T"
     (wic / "train.gold.txt").unlink()
     assert json.loads(run(wic, "--model", model, "--json"))["judged"] == []
+
+
+def test_the_command_shows_the_correlation_with_graded_labels(wic: Path) -> None:
+    data, model, gold = wic / "train.data.txt", wic.parent / "model", wic / "graded.txt"
+    gold.write_text("3.5\n1\n2\n")
+    lines = run(data, gold, "--model", model, "--layers", "all", "--respell").splitlines()
+    assert lines[0] == "3 pairs with graded labels"
+    assert [line.split()[0] for line in lines[1:]] == ["layer", "0", "1", "2", "average"]
+    values = json.loads(run(wic, "--part", "dev", "--model", model, "--json"))
+    assert "spearman" not in values
+    values = json.loads(run(data, gold, "--model", model, "--json"))
+    assert -1 <= values["spearman"]["sense"] <= 1
+    with pytest.raises(AssertionError, match="--part requires a folder"):
+        run(data, "--part", "dev", "--model", model)
 
 
 def test_the_command_rejects_invalid_arguments(wic: Path) -> None:

@@ -239,6 +239,34 @@ def test_progress_counts_sentences_and_tokens(elmo: Elmo, sentences: list[SenseS
     assert progress == [(5, sum(len(sentence.tokens) for sentence in sentences))]
 
 
+def test_a_corpus_is_read_once_for_all_layers(elmo: Elmo, sentences: list[SenseSentence]) -> None:
+    every = train_senses(elmo, iter(sentences), layers="all")
+    for layers in (0, 1, 2, "top", "average", "concat"):
+        alone = train_senses(elmo, sentences, layers=layers)  # pyright: ignore[reportArgumentType]
+        chosen = every.select(layers, n_layers=elmo.n_layers)  # pyright: ignore[reportArgumentType]
+        assert (chosen.layers, chosen.keys, chosen.model) == (str(layers), alone.keys, alone.model)
+        np.testing.assert_allclose(chosen.centroids, alone.centroids, atol=1e-3)
+        assert alone.uses is not None
+        assert chosen.uses is not None
+        np.testing.assert_allclose(chosen.uses, alone.uses, atol=1e-3)
+    assert every.compact().select(1, n_layers=elmo.n_layers).uses is None
+    for layers in ("sense", 3):
+        with pytest.raises(ConfigError, match=r"layers of senses must be average, top, concat or 0\.\.2"):
+            every.select(layers, n_layers=elmo.n_layers)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ConfigError, match="were trained with layers='1', not 'all'"):
+        every.select(1, n_layers=elmo.n_layers).select(1, n_layers=elmo.n_layers)
+    with pytest.raises(ConfigError, match="into 5 layers"):
+        every.select(1, n_layers=5)
+
+
+def test_a_layer_must_be_chosen_before_senses_are_used(
+    elmo: Elmo, wordnet: WordNet, sentences: list[SenseSentence]
+) -> None:
+    every = train_senses(elmo, sentences, layers="all")
+    with pytest.raises(ConfigError, match="these senses have all layers; choose one"):
+        disambiguate_text(elmo, "a [[bank]]", every, wordnet=wordnet)
+
+
 # --- The command ------------------------------------------------------------------------------------
 
 
@@ -287,6 +315,25 @@ def test_tables_show_senses_and_scores(here: Path, capsys: pytest.CaptureFixture
     assert "all            3         2" in out
 
 
+def test_all_layers_are_trained_once_and_evaluated_together(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run("--train", "semcor.jsonl", "--model", "model", "--out", "s.safetensors", "--layers", "all")
+    options = ("--senses", "s.safetensors", "--model", "model", "--method", "centroid")
+    evaluate = ("--evaluate", "dev.xml", "--gold", "dev.txt", *options)
+    run(*evaluate, "--layers", "all", "--json")
+    scores = json.loads(capsys.readouterr().out)
+    assert list(scores) == ["0", "1", "2", "average", "concat"]
+    run(*evaluate, "--layers", "1", "--json")
+    assert json.loads(capsys.readouterr().out) == scores["1"]
+    run("the [[bank]] lent money", *options)  # the top layer
+    run(*evaluate, "--layers", "all")
+    assert capsys.readouterr().out.splitlines()[-1].split()[0] == "concat"
+    with pytest.raises(typer.BadParameter, match="--out requires one layer"):
+        run(*evaluate, "--layers", "all", "--out", "answers.txt")
+    run("--train", "semcor.jsonl", "--model", "model", "--out", "one.safetensors", "--layers", "0")
+    with pytest.raises(ConfigError, match="these senses were trained with --layers 0; train others with --layers all"):
+        run("the [[bank]]", "--senses", "one.safetensors", "--model", "model", "--layers", "1")
+
+
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
@@ -295,7 +342,7 @@ def test_tables_show_senses_and_scores(here: Path, capsys: pytest.CaptureFixture
         (("--train", "semcor.jsonl"), "--train requires --out"),
         (("a [[b]]",), "--senses FILE is required"),
         (("a [[b]]", "--senses", "s", "--gold", "g"), "--gold and --out require --train or --evaluate"),
-        (("--train", "semcor.jsonl", "--out", "s", "--layers", "all"), "several vectors per word"),
+        (("--train", "semcor.jsonl", "--out", "s", "--layers", "none"), "expected sense, average"),
     ],
 )
 def test_conflicting_options_are_rejected(here: Path, arguments: tuple[str, ...], problem: str) -> None:

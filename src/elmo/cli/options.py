@@ -24,7 +24,8 @@ def examples(*commands: str) -> str:
     return "\b\nExamples:\n" + "\n".join(f"  {command}" for command in commands)  # \b: keeps the line breaks
 
 
-def _check_layers(value: str) -> str:
+def check_layers(value: str) -> str:
+    """Check the value of ``--layers``."""
     if value in LAYERS or (value.isascii() and value.isdigit() and len(value) < 4):
         return value
     raise typer.BadParameter(f"expected {', '.join(LAYERS)} or a layer number, found {value[:40]!r}")
@@ -35,7 +36,7 @@ def _check_one_vector(value: str) -> str:
         raise typer.BadParameter(
             "all gives several vectors per word, but this command needs one; use concat to join the layers"
         )
-    return _check_layers(value)
+    return check_layers(value)
 
 
 def parse_layers(value: str) -> LayerChoice | int:
@@ -57,7 +58,7 @@ Layers = Annotated[
     str,
     typer.Option(
         metavar="sense|average|top|all|concat|0..",
-        callback=_check_layers,
+        callback=check_layers,
         help="Vectors to use: sense (for comparing usages), the average of all layers, the top layer, all layers "
         "separately or concatenated, or a layer number.",
     ),

@@ -10,11 +10,16 @@ import typer
 
 from elmo.cli import options as opt
 from elmo.cli.console import logger, show_counts
+from elmo.cli.generate import is_set
 from elmo.cli.results import print_results
+from elmo.errors import ConfigError
 
 if TYPE_CHECKING:
+    from elmo.embed.elmo import Elmo
+    from elmo.embed.encoding import LayerChoice
+    from elmo.lexicon.sense_corpora import SenseScore, SenseSentence
     from elmo.lexicon.wordnet import WordNet
-    from elmo.lexicon.wsd import SensePrediction
+    from elmo.lexicon.wsd import Method, SenseCentroids, SensePrediction
     from elmo.plots.words import Panel
 
 EXAMPLES = opt.examples(
@@ -23,6 +28,7 @@ EXAMPLES = opt.examples(
     "elmo wsd 'by the [[banks]]' --pos noun --senses s.safetensors",
     "elmo wsd 'a [[bank]]' --senses s.safetensors --picture s.png",
     "elmo wsd --evaluate dev.xml --gold dev.txt --senses s.safetensors",
+    "elmo wsd --train semcor.jsonl --layers all --out all.safetensors",
 )
 _N_SHOWN = 10  # number of senses to print for each word
 
@@ -67,7 +73,16 @@ def command(
         Literal["noun", "verb", "adj", "adv"] | None,
         typer.Option(help="Part of speech of the marked words.", show_default="any"),
     ] = None,
-    layers: opt.OneVector = "top",
+    layers: Annotated[
+        str,
+        typer.Option(
+            "--layers",
+            metavar="sense|average|top|concat|0..|all",
+            callback=opt.check_layers,
+            help="With --train: layers of the vectors; all keeps every layer, so that the corpus is read only once. "
+            "With senses of all layers: the layers to use; all shows the scores of each with --evaluate.",
+        ),
+    ] = "top",
     compact: Annotated[
         bool,
         typer.Option(
@@ -90,12 +105,12 @@ def command(
 ) -> None:
     """Rank the WordNet senses of a word in context.
 
-    First train senses on SemCor with --train, using the same model. --layers and --start apply only to --train.
+    First train senses on SemCor with --train, using the same model. --start applies only to --train.
     """
     from elmo.embed.elmo import Elmo
     from elmo.lexicon.sense_corpora import read_sense_corpus
     from elmo.lexicon.wordnet import WordNet
-    from elmo.lexicon.wsd import SenseCentroids, disambiguate, disambiguate_text, train_senses
+    from elmo.lexicon.wsd import ALL, SenseCentroids, disambiguate, disambiguate_text, train_senses
 
     _check(context, texts=texts, senses=senses, train=train, evaluate=evaluate, gold=gold, out=out)
     if picture and not texts:
@@ -116,7 +131,16 @@ def command(
         logger.info("wrote %s: %s senses from %s usages", out, f"{len(trained):,}", f"{n_usages:,}")
         return
     trained, net = SenseCentroids.load(senses or Path()), WordNet(wordnet)
+    if trained.layers != ALL and is_set(context, "layers") and layers != trained.layers:
+        raise ConfigError(f"these senses were trained with --layers {trained.layers}; train others with --layers all")
     elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer)
+    if trained.layers == ALL and layers == ALL and evaluate is not None:
+        if out is not None:
+            raise typer.BadParameter("--out requires one layer; found --layers all", ctx=context)
+        _print_layers(elmo, list(read_sense_corpus(evaluate, gold=gold)), trained, net, method, as_json=as_json)
+        return
+    if trained.layers == ALL:
+        trained = trained.select(opt.parse_layers(layers), n_layers=elmo.n_layers)
     if evaluate is not None:
         sentences = list(read_sense_corpus(evaluate, gold=gold))
         with show_counts(context.obj, "embedding", n_sentences=len(sentences)) as on_progress:
@@ -176,6 +200,27 @@ def _print_scores(predictions: Sequence[SensePrediction], *, as_json: bool, out:
     n_back_off = sum(prediction.is_back_off for prediction in predictions)
     lines.append(f"words without a sense in the training corpus, ranked in WordNet's order: {n_back_off:,}")
     print_results({name: score.to_json() for name, score in scores.items()}, lines, as_json=as_json)
+
+
+def _print_layers(
+    elmo: Elmo, sentences: list[SenseSentence], senses: SenseCentroids, net: WordNet, method: Method, *, as_json: bool
+) -> None:
+    """Print the scores of each layer, of the average of all layers and of all layers concatenated."""
+    from elmo.lexicon.sense_corpora import score_senses
+    from elmo.lexicon.wsd import disambiguate
+
+    layers: list[LayerChoice | int] = [*range(elmo.n_layers), "average", "concat"]
+    scores: dict[str, dict[str, SenseScore]] = {}
+    for choice in layers:
+        chosen = senses.select(choice, n_layers=elmo.n_layers)
+        predictions = list(disambiguate(elmo, sentences, chosen, wordnet=net, method=method))
+        keys = {prediction.instance.id: prediction.key for prediction in predictions}
+        scores[str(choice)] = score_senses(keys, [prediction.instance for prediction in predictions])
+    words = list(scores["0"])
+    lines = [f"{'F1':10}" + "".join(f"{name:>9}" for name in words)]
+    lines += [f"{name:10}" + "".join(f"{row[word].f1:9.2%}" for word in words) for name, row in scores.items()]
+    values = {name: {word: score.to_json() for word, score in row.items()} for name, row in scores.items()}
+    print_results(values, lines, as_json=as_json)
 
 
 def _panel(prediction: SensePrediction, net: WordNet) -> Panel:

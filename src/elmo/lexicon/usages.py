@@ -268,7 +268,7 @@ def find_marked_usage(
         raise DataError(
             f"sentence {number}: {(word or '')[:40]!r} does not occur in {excerpt(text)!r}; mark the word like [[this]]"
         )
-    return _usage_at(tokens, offsets, span, number)
+    return usage_at(tokens, span, place=f"sentence {number}")
 
 
 def find_marked_usages(tokenizer: Tokenizer, sentence: str, *, number: int = 1) -> list[Usage]:
@@ -277,26 +277,26 @@ def find_marked_usages(tokenizer: Tokenizer, sentence: str, *, number: int = 1) 
     if not spans:
         raise DataError(f"sentence {number}: expected a word marked like [[this]], found none: {excerpt(text)!r}")
     tokens = tokenizer(text)
+    return [usage_at(tokens, span, place=f"sentence {number}") for span in spans]
+
+
+def usage_at(tokens: Tokens, span: Span, *, place: str) -> Usage:
+    """Return the usage of the tokens that overlap a span of characters; ``place`` is where the sentence comes from."""
     offsets = tokens.offsets or joined_offsets(tokens.tokens)
-    return [_usage_at(tokens, offsets, span, number) for span in spans]
-
-
-def _usage_at(tokens: Tokens, offsets: Sequence[Span], span: Span, number: int) -> Usage:
-    """Return the usage of the tokens that overlap a span of characters."""
     inside = [k for k, (begin, end) in enumerate(offsets) if begin < span[1] and end > span[0]]
     if not inside:  # for example, if only a control character is marked, which the tokenizer drops
         text = (tokens.text or "")[slice(*span)]
-        raise DataError(f"sentence {number}: expected a word between [[ and ]], found {text!r:.40}")
+        raise DataError(f"{place}: expected a word at the marked characters, found {text!r:.40}")
     begin, end = offsets[inside[0]][0], offsets[inside[-1]][1]
     if begin < span[0] or end > span[1]:
         text = tokens.text or " ".join(tokens.tokens)
         logger.warning(
-            "sentence %d: %r is part of a token; using the whole token %r; check that the tokenizer fits the text",
-            number,
+            "%s: %r is part of a token; using the whole token %r; check that the tokenizer fits the text",
+            place,
             text[slice(*span)][:40],
             text[begin:end][:80],
         )
-    return Usage(tokens, inside[0], inside[-1] + 1, f"sentence {number}")
+    return Usage(tokens, inside[0], inside[-1] + 1, place)
 
 
 # --- Vectors ----------------------------------------------------------------------------------------

@@ -1,30 +1,32 @@
 """Compare a word in two sentences, and judge whether it has the same sense (Words in Context, WiC).
 
-The files have the format of WiC. The data file has the columns word, part of speech, ``i-j`` (the index of the word
-in each sentence, from 0) and two tokenized sentences, separated by tabs; the gold file has T (same sense) or F
-in each line. A pair is judged to have the same sense if its cosine reaches a threshold, which is tuned
-on other pairs.
+``read_pairs`` reads the files of WiC and of data sets like it. Their gold labels say whether the word has the same
+sense (T or F), or how similar its two usages are (a number). A pair is judged to have the same sense if its cosine
+reaches a threshold, which is tuned on other pairs; graded labels are compared with the cosines by their rank
+correlation.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from elmo.embed.encoding import LayerChoice, similarity
-from elmo.errors import DataError
-from elmo.lexicon.usages import Usage, embed_usages
+from elmo.errors import ConfigError, DataError
+from elmo.lexicon.change import rank_correlation
+from elmo.lexicon.usages import Usage, embed_usages, find_marked_usage, respell, usage_at
 from elmo.storage.files import format_path
-from elmo.text.lines import Line, read_lines
-from elmo.text.tokenizers import WhitespaceTokenizer
+from elmo.text.lines import read_lines
+from elmo.text.tokenizers import Tokenizer, WhitespaceTokenizer, load_tokenizer
 
 if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
@@ -32,14 +34,16 @@ if TYPE_CHECKING:
 
 Cosines = NDArray[np.float64]
 PairLabels = NDArray[np.bool_]
+Part = Literal["dev", "test", "train"]
 _SUFFIXES = ("", ".xz", ".gz", ".bz2", ".zst")
-_INDEXES = re.compile(r"([0-9]{1,6})-([0-9]{1,6})")
+_POSITION = r"([0-9]{1,6})(?::([0-9]{1,6}))?"
+_POSITIONS = re.compile(f"{_POSITION}-{_POSITION}")
 _BATCH_PAIRS = 256
 
 
 @dataclass(frozen=True)
 class WordPair:
-    """A word in two sentences; ``word`` is spelled as in the file."""
+    """A word in two sentences; ``word`` is spelled as in the file, usually as a lemma."""
 
     word: str
     pos: str
@@ -53,6 +57,7 @@ class LabeledPairs:
 
     pairs: tuple[WordPair, ...]
     is_same: PairLabels | None = None  # whether each pair has the same sense (pair,); None if unknown
+    scores: Cosines | None = None  # graded similarity of each pair (pair,); None if unknown
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +94,15 @@ class PairSimilarities:
     cosines: Mapping[str, Cosines]  # cosine of each pair (pair,)
     judgments: Mapping[str, PairJudgments]  # empty if no thresholds were tuned
 
+    @property
+    def correlations(self) -> dict[str, float | None]:
+        """Spearman correlation of the cosines of each layer with graded labels; empty without such labels.
+
+        None if all cosines or all labels are equal.
+        """
+        scores = self.data.scores
+        return {} if scores is None else {name: rank_correlation(row, scores) for name, row in self.cosines.items()}
+
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yield one row per pair and layer, with the cosine, the judgment (T, F or None) and the sentences."""
         for k, pair in enumerate(self.data.pairs):
@@ -112,6 +126,7 @@ def compare_pairs(
     *,
     tune: LabeledPairs | None = None,
     layers: LayerChoice | int = "sense",
+    is_respelled: bool = False,
     start: Start = "zero",
     on_progress: Callable[[int], None] | None = None,
 ) -> PairSimilarities:
@@ -122,13 +137,19 @@ def compare_pairs(
         data: The pairs. If they have gold labels, the accuracy of the judgments is computed.
         tune: Labeled pairs for tuning the thresholds. Without them, only cosines are computed.
         layers: Layers of the vectors, as in ``Elmo.encode``; ``"all"`` compares each layer and their average.
+        is_respelled: Replace the word in both sentences by the word of the pair, such as its lemma, so that different
+            forms do not make usages less similar.
         start: LSTM state at the start of a sentence; warm requires a model prepared with 'elmo warm'.
         on_progress: Called with the number of pairs that are compared so far.
     """
-    cosines = _compute_cosines(elmo, data.pairs, layers=layers, start=start, on_progress=on_progress)
+    if tune is not None and tune.is_same is None:
+        raise DataError("pairs to tune a threshold need the labels T or F")
+    usages = _list_usages(data.pairs, is_respelled=is_respelled)
+    cosines = _compute_cosines(elmo, usages, layers=layers, start=start, on_progress=on_progress)
     judgments: dict[str, PairJudgments] = {}
     if tune is not None and tune.is_same is not None:
-        tuned_cosines = _compute_cosines(elmo, tune.pairs, layers=layers, start=start)
+        tuned_usages = _list_usages(tune.pairs, is_respelled=is_respelled)
+        tuned_cosines = _compute_cosines(elmo, tuned_usages, layers=layers, start=start)
         for layer in cosines:
             threshold = best_threshold(tuned_cosines[layer], tune.is_same)
             is_same = cosines[layer] >= threshold
@@ -141,19 +162,24 @@ def compare_pairs(
     return PairSimilarities(data, cosines, judgments)
 
 
+def _list_usages(pairs: Sequence[WordPair], *, is_respelled: bool) -> list[Usage]:
+    """Return the two usages of each pair, one after the other."""
+    usages = [(usage, pair.word) for pair in pairs for usage in (pair.first, pair.second)]
+    return [respell(usage, word) if is_respelled else usage for usage, word in usages]
+
+
 def _compute_cosines(
     elmo: Elmo,
-    pairs: Sequence[WordPair],
+    usages: Sequence[Usage],
     *,
     layers: LayerChoice | int,
     start: Start,
     on_progress: Callable[[int], None] | None = None,
 ) -> dict[str, Cosines]:
     values: dict[str, list[float]] = {}
-    for begin in range(0, len(pairs), _BATCH_PAIRS):
-        batch = pairs[begin : begin + _BATCH_PAIRS]
-        usages = [usage for pair in batch for usage in (pair.first, pair.second)]
-        vectors = embed_usages(elmo, usages, layers="concat" if layers == "all" else layers, start=start).vectors
+    for begin in range(0, len(usages), 2 * _BATCH_PAIRS):
+        batch = usages[begin : begin + 2 * _BATCH_PAIRS]
+        vectors = embed_usages(elmo, batch, layers="concat" if layers == "all" else layers, start=start).vectors
         by_layer = {str(layers): vectors}
         if layers == "all":
             stacked = vectors.reshape(len(vectors), elmo.n_layers, -1)
@@ -162,7 +188,7 @@ def _compute_cosines(
             cosines = [similarity(a, b) for a, b in zip(rows[::2], rows[1::2], strict=True)]
             values.setdefault(layer, []).extend(cosines)
         if on_progress is not None:
-            on_progress(begin + len(batch))
+            on_progress((begin + len(batch)) // 2)
     return {layer: np.array(cosines) for layer, cosines in values.items()}
 
 
@@ -206,18 +232,23 @@ class WicFiles:
     tune: tuple[Path, Path] | None = None  # pairs to tune the thresholds on, and their labels
 
 
-def find_wic_files(folder: str | Path, *, tune: tuple[Path, Path] | None = None) -> WicFiles:
-    """Find the files of a WiC folder.
+def find_wic_files(folder: str | Path, *, part: Part | None = None, tune: tuple[Path, Path] | None = None) -> WicFiles:
+    """Find the files of a WiC folder. Without pairs to tune a threshold on, ``gold`` is None.
 
-    The pairs to judge are those of dev; without dev, those of test; without dev and test, those of train. Thresholds
-    are tuned on ``tune`` (data and gold file) or, by default, on train. Without pairs to tune on, ``gold`` is None.
+    Args:
+        folder: A folder with files such as ``dev.data.txt`` and ``dev.gold.txt``, plain or compressed.
+        part: The pairs to judge. Default: those of dev; without dev, those of test; without both, those of train.
+        tune: Data and gold file of other pairs, to tune thresholds on. Default: those of train.
     """
     root = Path(folder)
-    parts = {name: [_find_file(root, f"{name}.{kind}.txt") for kind in ("data", "gold")]
-             for name in ("dev", "test", "train")}  # fmt: skip
-    name, data, gold = next(((name, *files) for name, files in parts.items() if files[0]), ("", None, None))
+    if part not in (None, *get_args(Part)):
+        raise ConfigError(f"part must be one of {', '.join(get_args(Part))}; found {part!r:.40}")
+    parts = {name: [_find_file(root, f"{name}.{kind}.txt") for kind in ("data", "gold")] for name in get_args(Part)}
+    names = get_args(Part) if part is None else (part,)
+    name, data, gold = next(((name, *parts[name]) for name in names if parts[name][0]), ("", None, None))
     if data is None:
-        raise DataError(f"{format_path(root)}: expected dev.data.txt, test.data.txt or train.data.txt, found none")
+        expected = " or ".join(f"{name}.data.txt" for name in names)
+        raise DataError(f"{format_path(root)}: expected {expected}, found none")
     train_data, train_gold = parts["train"]
     if tune is None and name != "train" and train_data and train_gold:
         tune = train_data, train_gold
@@ -229,46 +260,176 @@ def _find_file(folder: Path, name: str) -> Path | None:
     return next((path for path in candidates if path.is_file()), None)
 
 
-def read_pairs(data: str | Path, gold: str | Path | None = None) -> LabeledPairs:
-    """Read the pairs of a data file and, with ``gold``, their labels; the files may be compressed."""
-    with closing(read_lines(Path(data))) as lines:  # so that an error closes the file at once
-        pairs = tuple(_parse_pair(line) for line in lines if line.text.strip())
-    if not pairs:
+def read_pairs(data: str | Path, gold: str | Path | None = None, *, tokenizer: Tokenizer | None = None) -> LabeledPairs:
+    r"""Read pairs of sentences and their labels. The format is detected from each line.
+
+    - 5 columns, as in WiC: word, part of speech, the positions of the word such as ``2-5`` (token indexes from 0, or
+      ranges such as ``2:4-5:7`` for phrases), and two tokenized sentences.
+    - 8 or 9 columns, as in XL-WiC: word, part of speech, begin and end of the word in both sentences in characters,
+      the sentences, and a label.
+    - 2 or 3 columns: two sentences with the word marked like ``[[this]]``, and a label.
+    - JSON lines or a JSON list, as in SuperGLUE and MCL-WiC: objects with ``sentence1``, ``sentence2``, ``start1``,
+      ``end1``, ``start2``, ``end2`` in characters, and optionally ``word`` or ``lemma``, ``pos``, and ``label`` or
+      ``tag``.
+
+    Columns are separated by tabs. Labels are T or F (also true, false, 1 and 0), or numbers for graded similarity.
+
+    Args:
+        data: File of pairs, plain or compressed.
+        gold: File with the label of each pair: a line for each, or JSON. Default: the labels in ``data``, if any.
+        tokenizer: Tokenizer for sentences that are not tokenized. Default: the English one.
+    """
+    tokenize = tokenizer or load_tokenizer()
+    with closing(_read_rows(Path(data))) as lines:  # so that an error closes the file at once
+        rows = [_parse_row(row, location, tokenize) for row, location in lines]
+    if not rows:
         raise DataError(f"{format_path(str(data))}: expected pairs of sentences, found none")
+    pairs = tuple(pair for pair, _ in rows)
     if gold is None:
-        return LabeledPairs(pairs)
-    with closing(read_lines(Path(gold))) as lines:
-        labels = [_parse_label(line) for line in lines if line.text.strip()]
+        labels = [(label, pair.first.place) for pair, label in rows if label is not None]
+        if not labels:
+            return LabeledPairs(pairs)
+        expected = f"{len(pairs):,} labels, one per pair"
+    else:
+        with closing(_read_rows(Path(gold))) as lines:
+            labels = [(_find_label(row, location), location) for row, location in lines]
+        expected = f"{len(pairs):,} lines, one per pair"
+    values = _parse_labels(labels)
     if len(labels) != len(pairs):
-        raise DataError(f"{format_path(str(gold))}: expected {len(pairs):,} lines, one per pair, found {len(labels):,}")
-    return LabeledPairs(pairs, np.array(labels))
+        raise DataError(f"{format_path(str(gold or data))}: expected {expected}, found {len(labels):,}")
+    return LabeledPairs(pairs, *values)
 
 
-def _parse_label(line: Line) -> bool:
-    if line.text.strip() not in ("T", "F"):
-        raise DataError(f"{line.path}:{line.number}: expected T or F, found {line.text[:40]!r}")
-    return line.text.strip() == "T"
+_Row = str | Mapping[str, Any]  # a line, or an object of JSON
+_LABELS = {"T": True, "F": False, "true": True, "false": False, "1": True, "0": False}
 
 
-def _parse_pair(line: Line) -> WordPair:
-    location = f"{line.path}:{line.number}"
-    columns = line.text.split("\t")
-    if len(columns) != 5:
-        raise DataError(
-            f"{location}: expected 5 columns (word, part of speech, indexes, two sentences), found {len(columns)}"
-        )
-    word, pos, indexes, *sentences = columns
-    match = _INDEXES.fullmatch(indexes.strip())
+def _read_rows(path: Path) -> Generator[tuple[_Row, str]]:
+    """Yield the lines or the JSON objects of a file, with their locations."""
+    with closing(read_lines(path)) as lines:
+        filled = (line for line in lines if line.text.strip())
+        for line in filled:
+            location = f"{line.path}:{line.number}"
+            if re.match(r"\s*\[(?!\[)", line.text):  # not a mark
+                text = "\n".join([line.text, *(other.text for other in filled)])
+                if isinstance(values := _parse_json(text, location), list):
+                    yield from ((value, f"{line.path}: entry {k}") for k, value in enumerate(values, start=1))
+                    return
+            yield (_parse_json(line.text, location) if line.text.lstrip().startswith("{") else line.text), location
+
+
+def _parse_json(text: str, location: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{location}: expected JSON, found {text[:40]!r}") from error
+
+
+def _parse_row(row: _Row, location: str, tokenize: Tokenizer) -> tuple[WordPair, str | None]:
+    """Return a pair, and its label if it has one."""
+    if not isinstance(row, str):
+        return _parse_object(row, location, tokenize)
+    columns = row.split("\t")
+    if len(columns) == 5:
+        return _parse_wic(columns, location), None
+    if len(columns) in (8, 9):
+        word, pos, *spans = columns[:6]
+        usages = [
+            _find_characters(text, begin, end, location, tokenize)
+            for text, begin, end in zip(columns[6:8], spans[::2], spans[1::2], strict=True)
+        ]
+        return WordPair(word, pos, *usages), (columns[8].strip() if len(columns) == 9 else None)
+    if len(columns) in (2, 3):
+        usages = [_find_mark(text, location, tokenize) for text in columns[:2]]
+        return WordPair(usages[0].word, "", *usages), (columns[2].strip() if len(columns) == 3 else None)
+    raise DataError(
+        f"{location}: expected 5 columns (word, part of speech, positions, two sentences), 8 or 9 with positions in "
+        f"characters, or two sentences with a word marked like [[this]], found {len(columns)} columns"
+    )
+
+
+def _parse_wic(columns: Sequence[str], location: str) -> WordPair:
+    word, pos, positions, *sentences = columns
+    match = _POSITIONS.fullmatch(positions.strip())
     if match is None:
-        raise DataError(f"{location}: expected indexes such as 2-5 in column 3, found {indexes[:40]!r}")
+        raise DataError(f"{location}: expected positions such as 2-5 or 2:4-5:7 in column 3, found {positions[:40]!r}")
     tokenize = WhitespaceTokenizer()
-    usages = []
-    for number, (index, text) in enumerate(zip(match.groups(), sentences, strict=True), start=1):
+    usages: list[Usage] = []
+    for number, text in enumerate(sentences, start=1):
         tokens = tokenize(text)
-        if int(index) >= len(tokens):
+        begin = int(match[2 * number - 1])
+        end = begin + 1 if match[2 * number] is None else int(match[2 * number])
+        if not begin < end <= len(tokens):
             raise DataError(
-                f"{location}: expected an index below {len(tokens)}, the number of tokens in sentence "
-                f"{number}, found {index}"
+                f"{location}: expected a position below {len(tokens)}, the number of tokens in sentence {number}, "
+                f"found {begin}" + (f":{end}" if match[2 * number] else "")
             )
-        usages.append(Usage(tokens, int(index), int(index) + 1, location))
+        usages.append(Usage(tokens, begin, end, location))
     return WordPair(word, pos, *usages)
+
+
+def _parse_object(row: Mapping[str, Any], location: str, tokenize: Tokenizer) -> tuple[WordPair, str | None]:
+    usages: list[Usage] = []
+    for number in (1, 2):
+        text = row.get(f"sentence{number}") if isinstance(row, Mapping) else None
+        if not isinstance(text, str):
+            raise DataError(f"{location}: expected an object with sentence1 and sentence2, found {str(row)[:40]!r}")
+        begin, end = (row.get(f"{name}{number}") for name in ("start", "end"))
+        is_marked = begin is None and end is None
+        usages.append(
+            _find_mark(text, location, tokenize)
+            if is_marked
+            else _find_characters(text, str(begin), str(end), location, tokenize)
+        )
+    word = next((str(row[name]) for name in ("word", "lemma") if row.get(name)), usages[0].word)
+    label = next((row[name] for name in ("label", "tag") if row.get(name) is not None), None)
+    return WordPair(word, str(row.get("pos") or ""), *usages), None if label is None else _spell_label(label)
+
+
+def _find_characters(text: str, begin: str, end: str, location: str, tokenize: Tokenizer) -> Usage:
+    """Return the usage at a range of characters."""
+    span = [int(value) if value.isascii() and value.isdigit() and len(value) < 8 else -1 for value in (begin, end)]
+    if not 0 <= span[0] < span[1] <= len(text):
+        raise DataError(
+            f"{location}: expected a range of characters within 0:{len(text)}, found {begin[:20]}:{end[:20]} "
+            f"in {text[:40]!r}"
+        )
+    return usage_at(tokenize(text), (span[0], span[1]), place=location)
+
+
+def _find_mark(text: str, location: str, tokenize: Tokenizer) -> Usage:
+    """Return the usage that is marked like ``[[this]]``."""
+    try:
+        usage = find_marked_usage(tokenize, text)
+    except DataError as error:
+        raise DataError(f"{location}: {str(error).removeprefix('sentence 1: ')}") from error
+    return Usage(usage.sentence, usage.begin, usage.end, location)
+
+
+def _find_label(row: _Row, location: str) -> str:
+    if isinstance(row, Mapping):
+        row = next((_spell_label(row[name]) for name in ("label", "tag") if row.get(name) is not None), "")
+    if not isinstance(row, str):
+        raise DataError(f"{location}: expected an object with label or tag, found {str(row)[:40]!r}")
+    return row.strip()
+
+
+def _spell_label(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _parse_labels(labels: Sequence[tuple[str, str]]) -> tuple[PairLabels | None, Cosines | None]:
+    """Return whether each pair has the same sense, or graded labels; ``labels`` are strings with their locations."""
+    if all(label in _LABELS for label, _ in labels):
+        return np.array([_LABELS[label] for label, _ in labels]), None
+    is_name = labels[0][0] in ("T", "F", "true", "false")
+    scores: list[float] = []
+    for label, location in labels:
+        try:
+            scores.append(float(_LABELS[label]) if is_name else float(label))
+        except (KeyError, ValueError):
+            scores.append(math.nan)
+        if not math.isfinite(scores[-1]):
+            expected = "T or F" if is_name else "a number"
+            raise DataError(f"{location}: expected {expected} for each pair, found {label[:40]!r}")
+    return None, np.array(scores)

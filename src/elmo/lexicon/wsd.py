@@ -35,6 +35,7 @@ METHODS: tuple[Method, ...] = ("knn", "prior", "centroid", "first")
 Rows = NDArray[np.floating[Any]]
 OnProgress = Callable[[int, int], None]  # receives the number of sentences and of tokens processed so far
 
+ALL = "all"  # senses with all layers
 _FORMAT, _VERSION = "elmo-senses", "1"
 _BATCH_SENTENCES = 512
 _DTYPES = {"keys": np.uint8, "counts": np.int32, "centroids": np.float16, "uses": np.float16}
@@ -72,7 +73,7 @@ class SenseCentroids:
         centroids: Mean vectors of the senses (sense, width).
         uses: Vectors of all usages (usage, width), grouped by sense in the order of ``keys``; None after ``compact``.
         model: Fingerprint of the model that computed the vectors.
-        layers: Layers of the vectors.
+        layers: Layers of the vectors; ``all`` if the vectors of all layers are concatenated, for ``select``.
         start: Start state of the LSTMs.
     """
 
@@ -105,9 +106,39 @@ class SenseCentroids:
         """Return a copy without the vectors of usages, which is much smaller but cannot be used for knn."""
         return replace(self, uses=None)
 
+    def select(self, layers: LayerChoice | int, *, n_layers: int) -> Self:
+        """Return the senses of one layer, or of the average of the layers, if they were trained with all layers.
+
+        Args:
+            layers: ``average``, ``top``, ``concat`` or the number of a layer.
+            n_layers: Number of layers of the model.
+        """
+        if self.layers != ALL:
+            raise ConfigError(f"cannot select layers: these senses were trained with layers={self.layers!r}, not 'all'")
+        if self.centroids.shape[1] % n_layers:
+            raise ConfigError(f"cannot split vectors of width {self.centroids.shape[1]} into {n_layers} layers")
+        if layers == "concat":
+            return replace(self, layers="concat")
+        names: dict[Any, int] = {"top": n_layers - 1, **{k: k for k in range(n_layers)}}
+        if layers != "average" and layers not in names:
+            raise ConfigError(
+                f"layers of senses must be average, top, concat or 0..{n_layers - 1}; found {layers!r:.40}"
+            )
+
+        def view(rows: Rows) -> Rows:
+            by_layer = rows.reshape(len(rows), n_layers, -1)
+            if layers == "average":
+                return by_layer.mean(axis=1, dtype=np.float32).astype(rows.dtype)
+            return by_layer[:, names[layers]]
+
+        uses = None if self.uses is None else view(self.uses)
+        return replace(self, layers=str(layers), centroids=view(self.centroids), uses=uses)
+
     @property
     def layer_choice(self) -> LayerChoice | int:
         """The layers as an argument of ``Elmo.encode``."""
+        if self.layers == ALL:
+            raise ConfigError("these senses have all layers; choose one with select, or with --layers")
         return int(self.layers) if self.layers.isdecimal() else cast("LayerChoice", self.layers)
 
     def count(self, key: str) -> int:
@@ -271,13 +302,15 @@ def train_senses(
     Args:
         elmo: The model.
         corpus: Sentences with sense keys, as ``read_sense_corpus`` yields them.
-        layers: Layers of the vectors, as in ``Elmo.encode``, but not ``"all"``.
+        layers: Layers of the vectors, as in ``Elmo.encode``. With ``"all"``, the corpus is read once for all layers;
+            ``SenseCentroids.select`` chooses one of them afterwards.
         start: Start state of the LSTMs.
         on_progress: Called with the number of sentences and the number of tokens processed so far.
     """
     keys: list[tuple[str, ...]] = []
     rows: list[Rows] = []
-    for sentences, vectors in _embed(elmo, corpus, layers=layers, start=start, on_progress=on_progress):
+    view = "concat" if layers == ALL else layers
+    for sentences, vectors in _embed(elmo, corpus, layers=view, start=start, on_progress=on_progress):
         keys += [instance.keys for sentence in sentences for instance in sentence.instances]
         with np.errstate(over="ignore"):
             rows.append(vectors.astype(np.float16))
