@@ -11,6 +11,7 @@ Inputs with a problem are kept in ``fuzz/found``. The exit code is 1 if there is
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import os
 import random
@@ -101,7 +102,8 @@ def _run_all(targets: list[Target], options: argparse.Namespace) -> int:
             folder = Path(name) / target.name
             folder.mkdir()
             run = _Run(target, watch, folder, options.seed)
-            for seed in run.seeds:  # imports what the reader needs
+            run.warm_up()
+            for seed in run.seeds:
                 run.one(seed)
             if not watch.n_loaded:
                 run.add_problem("no example is accepted")
@@ -125,6 +127,12 @@ class _Run:
         self.n_inputs = self.n_problems = 0
         self.begin = time.monotonic()
         watch.n_refused = watch.n_loaded = 0
+
+    def warm_up(self) -> None:
+        """Import what the reader needs."""
+        for seed in self.seeds:
+            with contextlib.suppress(*self.target.accepted):
+                self.read(seed)
 
     def one(self, data: bytes) -> None:
         """Read one input, and keep it if there is a problem."""

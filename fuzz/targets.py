@@ -20,20 +20,26 @@ import tarfile
 import tempfile
 import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from tests.formats import hostile_pickles, many_langs_folder, write_bilm, write_bundle, write_published
+from tests.formats import hostile_pickles, many_langs_folder, write_allennlp, write_bilm, write_bundle, write_published
+from tests.formats.test_allennlp import sound_model
 from tests.formats.tiny import tiny_model
+from tests.lexicon.test_wordnet import SENSES, write_wordnet
 
 from elmo.formats import native, pretrained
-from elmo.storage.files import CHECKSUMS_NAME
+from elmo.formats.alignment import Alignment, alignment_shapes
+from elmo.formats.similarity import LEVELS, SimilarityStatistics
+from elmo.lexicon.wordnet import WordNet, key_pos
+from elmo.storage.files import CHECKSUMS_NAME, format_checksums
 from fuzz.watch import ERRORS
 
 Read = Callable[[bytes], None]
+CORPORA = Path(__file__).with_name("corpora")
 
 
 @dataclass(frozen=True)
@@ -69,8 +75,30 @@ def _write_many_langs(folder: Path) -> None:
     many_langs_folder.write_folder(folder)
 
 
-def model_target(name: str, write: Callable[[Path], None], file: str, n_short: int = 250) -> Target:
-    """Return a target that loads a whole model in which one file is mutated."""
+def _write_allennlp(folder: Path) -> None:
+    write_allennlp.write_folder(folder, sound_model(has_norm=True))
+
+
+def _write_hub(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    write_bilm.write_hub_folder(folder, tiny_model(mix=True))
+
+
+def _write_aligned(folder: Path) -> None:
+    model = tiny_model(softmax=True, warm=True)
+    shapes = alignment_shapes(model.config)
+    alignment = Alignment(torch.ones(shapes["layers"]), torch.ones(shapes["sense"]), ("0" * 64,))
+    levels = tuple(k / 1000 for k in range(len(LEVELS)))
+    similarity = SimilarityStatistics(levels, {"bank": levels})
+    native.write(replace(model, alignment=alignment, similarity=similarity), folder)
+    (folder / CHECKSUMS_NAME).unlink()
+
+
+def folder_target(
+    name: str, write: Callable[[Path], None], file: str, read_folder: Callable[[Path], Any], n_short: int = 250,
+    mend: Callable[[Path], None] = lambda folder: None,
+) -> Target:  # fmt: skip
+    """Return a target that reads a folder in which one file is mutated."""
 
     def seeds() -> list[bytes]:
         with tempfile.TemporaryDirectory(prefix="elmo-") as scratch:
@@ -84,16 +112,30 @@ def model_target(name: str, write: Callable[[Path], None], file: str, n_short: i
 
         def read(data: bytes) -> None:
             path.write_bytes(data)
-            model = pretrained.load(folder / "model")
-            weights = list(model.weights.values())
-            if model.softmax is not None:  # read on first use
-                weights += [model.softmax.weight, model.softmax.bias]
-            if not all(bool(weight.isfinite().all()) for weight in weights):
-                raise AssertionError("loaded values that are not finite")
+            mend(folder / "model")
+            read_folder(folder / "model")
 
         return read
 
     return Target(name, seeds, prepare, n_short)
+
+
+def _load_model(folder: Path) -> None:
+    model = pretrained.load(folder)
+    weights = list(model.weights.values())
+    if model.softmax is not None:  # read on first use
+        weights += [model.softmax.weight, model.softmax.bias]
+    if model.warm is not None:
+        weights += [model.warm.hidden, model.warm.cell]
+    if model.alignment is not None:
+        weights += model.alignment.tensors().values()
+    if not all(bool(weight.isfinite().all()) for weight in weights):
+        raise AssertionError("loaded values that are not finite")
+
+
+def model_target(name: str, write: Callable[[Path], None], file: str, n_short: int = 250) -> Target:
+    """Return a target that loads a whole model in which one file is mutated."""
+    return folder_target(name, write, file, _load_model, n_short)
 
 
 # --- single files ---------------------------------------------------------------------------------------
@@ -288,6 +330,23 @@ def _unpack(path: Path) -> None:
         pass
 
 
+def _matrix_seeds() -> list[bytes]:
+    values = np.arange(9, dtype="<f4").reshape(3, 3)
+    found = []
+    for value in (torch.from_numpy(values), values, np.asfortranarray(values.astype("<f8"))):
+        for is_zipped in (False, True):
+            buffer = io.BytesIO()
+            torch.save(value, buffer, _use_new_zipfile_serialization=is_zipped)
+            found.append(buffer.getvalue())
+    return found
+
+
+def _read_matrix(path: Path) -> None:
+    from elmo.formats.containers.torch_matrix import read_matrix
+
+    read_matrix(path)
+
+
 def _read_options(path: Path) -> Any:
     from elmo.formats.bilm_layout import read_options
 
@@ -325,10 +384,22 @@ PLAN = (
 )
 TABLE = 'label\ttext\ngood\tthe river is fine\nbad\t"a broke bank"\n'
 PAIRS = "gold_label\tsentence1\tsentence2\nneutral\tA man .\tA dog .\nentailment\tx y\tz\n"
+PARALLEL_JSON = (
+    '{"source": "the river", "target": "der Fluss"}\n{"source": ["a", "b"], "target": "c", "id": 7}\n'
+    '{"source": "", "target": "x"}\n'
+)
+MINIMAL_JSON = '{"sentence_good": "They see themselves.", "sentence_bad": "They see itself.", "UID": "anaphor"}\n'
+MINIMAL_TSV = "sentence_good\tsentence_bad\tphenomenon\nA b.\tA c.\tx\n"
+USES = "lemma\tgrouping\tcontext_tokenized\tindexes_target_token_tokenized\tidentifier\nbank_nn\t1\tthe bank .\t1\tu1\n"
 GLOVE = "3 2\nthe 0.5 1.0\nbank -1e-3 0.25\n河岸 0.1 7\n"
 _STEP = {"n_steps": 20, "n_tokens": 640, "epoch": 0}
 _STEPS = ({"step": 10, "loss": 8.5}, {"step": 20, "heldout_forward": 50.0})
 LOG = "".join(json.dumps({**_STEP, **step}) + "\n" for step in _STEPS)
+
+
+def _word2vec_seeds() -> list[bytes]:
+    rows = [word.encode() + b" " + np.array([0.5, -1.0], "<f4").tobytes() for word in ("the", "河岸")]
+    return [b"2 2\n" + b"".join(rows), b"2 2\n" + b"\n".join(rows)]
 
 
 def _tagged(path: Path) -> Any:
@@ -353,6 +424,12 @@ def _parallel(path: Path) -> Any:
     from elmo.tasks.data.parallel import read_parallel
 
     return list(read_parallel([str(path), str(path)], file_format="lines"))
+
+
+def _parallel_table(path: Path) -> Any:
+    from elmo.tasks.data.parallel import read_parallel
+
+    return list(read_parallel([str(path)]))
 
 
 def _roles(path: Path) -> Any:
@@ -405,6 +482,52 @@ def _plan(path: Path) -> Any:
     for name in ("a.conll", "b.conll"):
         path.with_name(name).write_text(CONLL)
     return read_plan(path)
+
+
+def _minimal_pairs(path: Path) -> Any:
+    from elmo.predict import read_minimal_pairs
+
+    return read_minimal_pairs(path)
+
+
+def _dictionary(path: Path) -> Any:
+    from elmo.lexicon.align import read_dictionary
+
+    return read_dictionary(path)
+
+
+def _uses(path: Path) -> Any:
+    from elmo.lexicon.usages import read_uses
+
+    return read_uses(path.parent)
+
+
+def _labels(path: Path) -> Any:
+    from elmo.lexicon.probe import read_labels
+
+    return read_labels(path, "feats:Number" if path.suffix == ".conllu" else "2")
+
+
+def _vocabulary(path: Path) -> Any:
+    from elmo.train.vocabulary import read_vocabulary
+
+    return read_vocabulary(path)
+
+
+def _training_text(path: Path) -> Any:
+    from elmo.train import CorpusOptions, build_corpus
+
+    shutil.rmtree(path.with_name("corpus"), ignore_errors=True)
+    return build_corpus(path, path.with_name("corpus"), CorpusOptions(processes=1))
+
+
+def _wordnet(folder: Path) -> None:
+    wordnet = WordNet(folder)
+    for key, *_ in SENSES:
+        wordnet.gloss(key)
+        wordnet.senses(key.partition("%")[0], key_pos(key))
+    for word in ("geese", "lent", "banks", "take place", "better"):
+        wordnet.base_forms(word, "noun")
 
 
 def _word_pairs(path: Path) -> Any:
@@ -505,6 +628,169 @@ def _log(path: Path) -> Any:
     return read_log(path)
 
 
+def _tagger() -> bytes:
+    from tests.tasks import test_fit
+
+    from elmo.embed.elmo import Elmo
+    from elmo.tasks.features.layer import Features
+    from elmo.tasks.features.static import StaticVectors
+    from elmo.tasks.features.store import FeatureStore
+    from elmo.tasks.fit import FitOptions
+    from elmo.tasks.kinds.tagging import TaggingOptions
+
+    static = StaticVectors(("a", "Q"), np.array([[0.5, 1.0], [-1.0, 0.25]], np.float32))
+    task = test_fit.Tagging.from_examples(test_fit.TRAIN, TaggingOptions(hidden_width=2))
+    store = FeatureStore(Features(elmo="both", characters=2, is_bilm_tuned=True), Elmo(tiny_model()), static)
+    model = test_fit.TaskModel.train(
+        task, test_fit.TRAIN[:8], test_fit.DEV[:4], store=store, options=FitOptions(epochs=1), elmo_name="tiny"
+    )
+    with tempfile.TemporaryDirectory(prefix="elmo-") as folder:
+        model.save(Path(folder) / "m.safetensors")
+        return (Path(folder) / "m.safetensors").read_bytes()
+
+
+def _translator() -> bytes:
+    from elmo.embed.elmo import Elmo
+    from elmo.tasks.data.examples import SourceText
+    from elmo.tasks.features.layer import Features
+    from elmo.tasks.features.store import FeatureStore
+    from elmo.tasks.fit import FitOptions
+    from elmo.tasks.kinds.translation import Translation, TranslationOptions
+    from elmo.tasks.model import TaskModel
+
+    pairs = [SourceText(("Two", "men", "walk"), "Zwei Männer gehen."), SourceText(("A", "man"), "Ein Mann geht.")] * 2
+    task = Translation.from_examples(pairs, TranslationOptions(hidden_width=2, n_units=24, max_units=9))
+    store = FeatureStore(Features(elmo="input"), Elmo(tiny_model()))
+    model = TaskModel.train(task, pairs, pairs, store=store, options=FitOptions(epochs=1), elmo_name="tiny")
+    with tempfile.TemporaryDirectory(prefix="elmo-") as folder:
+        model.save(Path(folder) / "m.safetensors")
+        return (Path(folder) / "m.safetensors").read_bytes()
+
+
+def _load_task(path: Path) -> None:
+    from elmo.embed.elmo import Elmo
+    from elmo.tasks.data.examples import SourceText, TaggedSentence
+    from elmo.tasks.model import TaskModel
+
+    model = TaskModel.load(path, elmo=Elmo(tiny_model()))
+    words = ("a", "Q")
+    if model.task.kind == "tagging":
+        model.predict([TaggedSentence(words, None)])
+    if model.task.kind == "translation":
+        model.predict([SourceText(words, None)])
+        model.task.units.encode("Zwei Männer gehen.")
+
+
+def _split_task(data: bytes) -> tuple[dict[str, torch.Tensor], str]:
+    """Return the tensors and the description of a task model."""
+    from safetensors.torch import load
+
+    n_bytes = int.from_bytes(data[:8], "little")
+    return load(data), json.loads(data[8 : 8 + n_bytes])["__metadata__"]["elmo"]
+
+
+def _description_target(name: str, seed: str) -> Target:
+    """Return a target that mutates the description of a task model, whose weights stay the same."""
+    from safetensors.torch import save
+
+    tensors: dict[str, torch.Tensor] = {}
+
+    def mend(data: bytes) -> bytes:
+        if not tensors:
+            tensors.update(_split_task((CORPORA / "task-model" / seed).read_bytes())[0])
+        return save(tensors, metadata={"elmo": data.decode("utf-8", "replace")})
+
+    def seeds() -> list[bytes]:
+        return [_split_task((CORPORA / "task-model" / seed).read_bytes())[1].encode()]
+
+    return file_target(name, "x.safetensors", seeds, _load_task, 40, mend=mend)
+
+
+def _sense_seeds() -> list[bytes]:
+    from elmo.lexicon.wsd import SenseCentroids
+
+    keys = [["bank%1:14:00::"], ["bank%1:17:01::"], ["bank%1:14:00::", "river%1:17:00::"]]
+    senses = SenseCentroids.from_usages(keys, np.ones((3, 4), np.float32), model="0" * 64, layers="sense")
+    found = []
+    with tempfile.TemporaryDirectory(prefix="elmo-") as folder:
+        for value in (senses, senses.compact()):
+            value.save(Path(folder) / "s.safetensors")
+            found.append((Path(folder) / "s.safetensors").read_bytes())
+    return found
+
+
+def _sense_centroids(path: Path) -> Any:
+    from elmo.lexicon.wsd import SenseCentroids
+
+    return SenseCentroids.load(path)
+
+
+def _write_index(folder: Path) -> None:
+    from elmo.embed.elmo import Elmo
+    from elmo.lexicon import IndexJob, build_index
+
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    text = folder.with_name("index.txt")
+    text.write_text("I sat by the bank .\nThe bank lent money .\n")
+    build_index(IndexJob((str(text),), folder), Elmo(tiny_model(), tokenizer="whitespace"))
+
+
+def _read_index(folder: Path) -> None:
+    from elmo.lexicon import Index
+
+    index = Index(folder)
+    for word in list(index.words)[:5]:
+        index.usages(word)
+    for number in range(min(len(index), 5)):
+        index.usage(number)
+    if len(index):
+        index.nearest(index.vectors([0]), 3)
+
+
+def _write_checkpoint(folder: Path) -> None:
+    from elmo.train.checkpoint import Checkpoints, Snapshot
+
+    tensors = {"weights": {"a": torch.ones(2, 3)}, "optimizer": {"0.sum": torch.zeros(2, 3)}}
+    Checkpoints(folder).save(Snapshot(tensors, {"step": 3, "best": 9.5}), step=3, is_best=True)
+
+
+def _load_checkpoint(folder: Path) -> None:
+    from elmo.train.checkpoint import Checkpoints
+
+    checkpoints = Checkpoints(folder)
+    checkpoints.best()
+    checkpoints.load(3)
+
+
+def _mend_checkpoint(folder: Path) -> None:
+    """Write the correct checksums into a checkpoint."""
+    step = folder / "step-000000003"
+    names = sorted(path.name for path in step.iterdir() if path.name != CHECKSUMS_NAME)
+    sums = {name: hashlib.sha256((step / name).read_bytes()).hexdigest() for name in names}
+    (step / CHECKSUMS_NAME).write_text(format_checksums(sums, names))
+
+
+def _recipe_seeds() -> list[bytes]:
+    from elmo.train.recipe import FILE_NAME, Recipe
+
+    with tempfile.TemporaryDirectory(prefix="elmo-") as folder:
+        values = {"preset": tiny_model().config, "epochs": 2.0, "cells": None, "seed": 3}
+        Recipe.create(("a.txt",), values).write(Path(folder))
+        return [(Path(folder) / FILE_NAME).read_bytes()]
+
+
+def _recipe(path: Path) -> Any:
+    from elmo.train.recipe import Recipe
+
+    return Recipe.read(path.parent)
+
+
+def _download_record(path: Path) -> Any:
+    from elmo.catalog.cache import read_record
+
+    return read_record(path)
+
+
 def _checksums(path: Path) -> Any:
     from elmo.storage.files import read_checksums
 
@@ -569,6 +855,15 @@ def all_targets() -> tuple[Target, ...]:
         model_target("model-tf-checkpoint", _write_tf, "checkpoint"),
         model_target("model-many-langs", _write_many_langs, "encoder.pkl"),
         model_target("model-dictionary", _write_many_langs, "word.dic"),
+        model_target("model-allennlp-config", _write_allennlp, "config.json", 60),
+        model_target("model-allennlp-weights", _write_allennlp, "weights.th", 60),
+        model_target("model-allennlp-words", _write_allennlp, "vocabulary/tokens.txt", 60),
+        model_target("model-hub-index", _write_hub, "variables/variables.index", 60),
+        model_target("model-similarity", _write_aligned, "similarity.json", 60),
+        model_target("model-alignment", _write_aligned, "alignment.safetensors", 60),
+        model_target("model-softmax", _write_aligned, "softmax.safetensors", 60),
+        model_target("model-warm", _write_aligned, "warm.safetensors", 60),
+        file_target("matrix", "x.pth", _matrix_seeds, _read_matrix, 500),
         file_target("checksums", "SHA256SUMS", _texts(f"{'0' * 64}  config.json\n{'1' * 64}  model.safetensors\n"),
                     _checksums),
         file_target("conll", "x.conll", _texts(CONLL, CONLLU), _tagged),
@@ -578,13 +873,27 @@ def all_targets() -> tuple[Target, ...]:
                     _coreference),
         file_target("roles", "x.tsv", _texts(ROLES), _roles),
         file_target("parallel", "x.txt", _texts("the river bank .\n\nZwei Männer .\n"), _parallel),
+        file_target("parallel-json", "x.jsonl", _texts(PARALLEL_JSON), _parallel_table, 500),
+        file_target("parallel-csv", "x.csv", _texts('source,target\na b,"c ""d"" e"\nf,g\n'), _parallel_table, 500),
         file_target("table", "x.tsv", _texts(TABLE), _table),
         file_target("pairs", "x.tsv", _texts(PAIRS), _pairs),
         file_target("static-vectors", "x.txt", _texts(GLOVE, f"1 {2**64}\na 1\n", f"1 {'1' * 5000}\na 1\n"), _static),
+        file_target("static-binary", "x.bin", _word2vec_seeds, _static, 500),
         file_target("sense-json", "x.jsonl", lambda: [json.dumps(SEMCOR).encode() + b"\n"], _senses),
         file_target("sense-xml", "x.xml", _texts(XML), _sense_xml),
         file_target("sense-gold", "x.txt", _texts("t0 bank%1:14:00::\nt1 river%1:17:00:: bank%1:17:01::\n"), _gold),
         file_target("word-pairs", "x.data.txt", _texts("bank\tN\t1-3\tthe bank lent\tI sat by bank\n"), _word_pairs),
+        file_target("minimal-pairs", "x.jsonl", _texts(MINIMAL_JSON, MINIMAL_TSV), _minimal_pairs, 500),
+        file_target("dictionary", "x.txt", _texts("bank\tBank\nriver Fluss\n", "a b\tc\nd\te\n"), _dictionary, 500),
+        file_target("uses", "x.uses.csv", _texts(USES), _uses, 500),
+        file_target("labels", "x.tsv", _texts("banks\tNOUN\nlend\tVERB\n\none\tNUM\n"), _labels, 500),
+        file_target("labels-conllu", "x.conllu", _texts(CONLLU), _labels, 500),
+        file_target("vocabulary", "x.txt", _texts("<S>\n</S>\n<UNK>\nbank\n河岸\n", "bank\t7\n"), _vocabulary,
+                    500),
+        file_target("training-text", "x.txt", _texts("a b c\nb c d\n" * 20, "河岸 a\n\n" * 30), _training_text, 10),
+        folder_target("wordnet-index", write_wordnet, "index.sense", _wordnet, 100),
+        folder_target("wordnet-exceptions", write_wordnet, "noun.exc", _wordnet, 100),
+        folder_target("wordnet-data", write_wordnet, "data.noun", _wordnet, 100),
         file_target("plan", "plan.toml", _texts(PLAN), _plan),
         file_target("text", "x.txt", _texts("The river bank .\n\ncafé 河岸 😀\n"), _sentences),
         file_target("text-gz", "x.txt.gz", _compressed(gzip.compress), _sentences),
@@ -596,5 +905,19 @@ def all_targets() -> tuple[Target, ...]:
         *(file_target(f"vectors{suffix}", f"v{suffix}", _shard_seeds(suffix), _embeddings, 400)
           for suffix in (".npz", ".safetensors", ".jsonl", ".hdf5", ".parquet")),
         file_target("log", "log.jsonl", _texts(LOG), _log),
+        file_target("task-model", "x.safetensors", lambda: [_tagger(), _translator()], _load_task, 20),
+        _description_target("task-tagging", "00"),
+        _description_target("task-translation", "01"),
+        file_target("sense-centroids", "x.safetensors", _sense_seeds, _sense_centroids, 300),
+        folder_target("index-manifest", _write_index, "index.json", _read_index, 60),
+        folder_target("index-words", _write_index, "words.tsv", _read_index, 60),
+        folder_target("index-shard", _write_index, "usages.safetensors", _read_index, 60),
+        folder_target("checkpoint-weights", _write_checkpoint, "step-000000003/weights.safetensors", _load_checkpoint,
+                      60, mend=_mend_checkpoint),
+        folder_target("checkpoint-progress", _write_checkpoint, "step-000000003/progress.json", _load_checkpoint, 60,
+                      mend=_mend_checkpoint),
+        file_target("recipe", "recipe.json", _recipe_seeds, _recipe, 500),
+        file_target("download-record", "166.json", _json({"format_version": 1, "model": "nlpl/166", "files": {
+            "166.zip": {"size": 12, "sha256": "0" * 64}}}), _download_record, 500),
         _request_target(),
     )  # fmt: skip

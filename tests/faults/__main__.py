@@ -99,8 +99,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="elmo-faults-", dir=options.folder or memory) as name:
         Path(name).chmod(0o755)
         for number, command in enumerate(commands):
-            if command.needs and importlib.util.find_spec(command.needs) is None:
-                print(f"{command.name:<30} skipped: needs {command.needs}")
+            missing = [library for library in command.needs if importlib.util.find_spec(library) is None]
+            if missing:
+                print(f"{command.name:<30} skipped: needs {', '.join(missing)}")
                 continue
             start = time.monotonic()
             folder = Path(name) / str(number)

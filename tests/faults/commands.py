@@ -57,7 +57,7 @@ class Command:
     action: Callable[[], int] | None = None  # instead of ``elmo``: a function that ends like a command
     prepare: Callable[[], None] = lambda: None  # runs in the process of the command, before it
     quick: Literal["all", "kills"] | None = None  # faults of the short run: all of them, or only kills and full disks
-    needs: str | None = None  # library without which the command does not work
+    needs: tuple[str, ...] = ()  # libraries without which the command does not work
 
     @property
     def arguments(self) -> list[str]:
@@ -90,6 +90,19 @@ def lines(folder: Path) -> None:
     (folder / "lines.txt").write_text("\n".join(LINES * 4) + "\n", encoding="utf-8")
 
 
+def unusable(folder: Path) -> None:
+    """Write sentences, two of which have a token that is too long."""
+    long = "x" * 70_000
+    texts = [*LINES, f"a {long}", *LINES, "one two", f"{long} b", *LINES]
+    (folder / "lines.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
+
+
+def rows(folder: Path) -> None:
+    """Write a table with a column of text."""
+    texts = ["number,text", *(f'{k},"the river bank {k} ."' for k in range(12))]
+    (folder / "rows.csv").write_text("\n".join(texts) + "\n")
+
+
 def prose(folder: Path) -> None:
     """Write two small texts."""
     for name in ("corpus.txt", "more.txt"):
@@ -118,6 +131,12 @@ def senses(folder: Path) -> None:
     write_corpus(folder / "semcor.jsonl")
     write_evaluation(folder)
     write_wordnet(folder / "dict")
+
+
+def varied_prose(folder: Path) -> None:
+    """Write different sentences, in which some words occur so often that they have statistics."""
+    sentences = (f"the bank of the river number {k} is old .\n" for k in range(14))
+    (folder / "corpus.txt").write_text("".join(sentences))
 
 
 def word_pairs(folder: Path) -> None:
@@ -204,7 +223,7 @@ def downloads(folder: Path) -> None:
 
 
 def downloaded(folder: Path) -> None:
-    """Write a model into the folder of downloads."""
+    """Write a model into the folder of downloads, and a file that is kept."""
     from elmo.catalog.cache import FileRecord, ModelCache, write_record
     from elmo.catalog.models import get_model
 
@@ -213,8 +232,22 @@ def downloaded(folder: Path) -> None:
     cache.folder.mkdir(parents=True)
     for name, content in PUBLISHED.items():
         (cache.folder / name).write_bytes(content)
+    (folder / "kept.txt").write_text("kept\n")
     records = {n: FileRecord(len(c), hashlib.sha256(c).hexdigest()) for n, c in PUBLISHED.items()}
     write_record(cache.record, cache.model, records)
+
+
+def unfinished_download(folder: Path) -> None:
+    """Write an unfinished download into the folder of downloads, and a file that is kept."""
+    from elmo.catalog.cache import ModelCache
+    from elmo.catalog.models import get_model
+
+    os.environ["ELMO_DOWNLOADS"] = str(folder / "downloads")
+    unfinished = ModelCache(get_model("allenai/small")).unfinished
+    unfinished.mkdir(parents=True)
+    (folder / "kept.txt").write_text("kept\n")
+    for name, content in PUBLISHED.items():
+        (unfinished / name).write_bytes(content[:40])
 
 
 # --- what is different in the process of a command ------------------------------------------------------
@@ -230,6 +263,15 @@ def small_shards() -> None:
     from elmo.jobs import plan
 
     plan.SHARD_BYTES = 160
+
+
+def keep_objects_in_folder() -> None:
+    """Keep the objects of ``memory://`` below the output folder, and repeat requests at once."""
+    from elmo.storage import remote
+    from tests.faults.folder_store import use_folder_store
+
+    remote.RETRY_SECONDS = 0.0
+    use_folder_store(Path("out"))
 
 
 def use_downloads() -> None:
@@ -301,7 +343,7 @@ TRANSLATE = (
 TASK = f"task train tagging train.conll --dev dev.conll {' '.join(FAST[1:])}"
 
 
-def _embed(suffix: str, *, more: str = "", needs: str | None = None, quick: Literal["all"] | None = None) -> Command:
+def _embed(suffix: str, *, more: str = "", needs: tuple[str, ...] = (), quick: Literal["all"] | None = None) -> Command:
     return Command(
         f"embed {suffix}{more.replace(' --', ', ')}",
         EMBED + suffix + more,
@@ -322,25 +364,41 @@ COMMANDS: tuple[Command, ...] = (
     _embed(".hdf5"),
     _embed(".jsonl"),
     _embed(".npz", quick="all"),
-    _embed(".parquet", needs="pyarrow"),
+    _embed(".parquet", needs=("pyarrow",)),
     _embed(".safetensors"),
     _embed(".safetensors", more=" --workers 2"),
+    Command("embed --set-aside", f"{EMBED}.npz --set-aside out/aside.jsonl", "resumes", (model, unusable),
+            change="lines.txt", grows=("*.manifest.json", "*.parts/*", "v-*.npz")),
+    Command("embed --column", "embed rows.csv --column text --tokenizer whitespace --shard-tokens 15"
+            " --out out/rows.parquet", "resumes", (model, rows), change="rows.csv",
+            grows=("*.manifest.json", "*.parts/*"), needs=("pyarrow",)),
+    Command("embed to an object store", EMBED.replace("out/v", "memory://bucket/v.npz"), "resumes", (model, lines),
+            change="lines.txt", grows=("*.manifest.json", "*.parts/*"), prepare=keep_objects_in_folder,
+            needs=("upath",)),
     Command("index", "index corpus.txt --out out/usages", "resumes", (model, prose), change="corpus.txt",
             grows=("usages/*",), prepare=small_shards, quick="all"),
     Command("index --approximate", "index corpus.txt --out out/usages --approximate", "resumes", (model, prose),
-            change="corpus.txt", grows=("usages/*",), prepare=small_shards, needs="usearch"),
+            change="corpus.txt", grows=("usages/*",), prepare=small_shards, needs=("usearch",)),
     Command("index --to lance", "index corpus.txt --out out/usages --to lance", "resumes", (model, prose),
-            change="corpus.txt", grows=("usages/*",), varies=("usages/*lance*",), prepare=small_shards, needs="lance"),
+            change="corpus.txt", grows=("usages/*",), varies=("usages/*lance*",), prepare=small_shards,
+            needs=("lance",)),
     Command("download", "download allenai/small", "resumes", (downloads,), prepare=serve_models, check=load_downloads,
             grows=("downloads/allenai/small.json",), quick="kills"),
     Command("cache --remove", "cache --remove allenai/small", "resumes", (), before=downloaded, prepare=use_downloads,
             grows=("downloads/allenai/small/*",)),
+    Command("cache --forget", "cache --forget allenai/small", "resumes", (), before=downloaded,
+            prepare=use_downloads, grows=("downloads/allenai/small/*",)),
+    Command("cache --clean", "cache --clean", "resumes", (), before=unfinished_download, prepare=use_downloads),
     Command("convert --dtype", "convert model out/half --dtype float16", "creates", (model,), quick="all"),
     Command("convert --to hdf5", "convert model out/hdf5 --to hdf5", "creates", (model,)),
-    Command("convert --to onnx", "convert model out/web --to onnx", "creates", (model,), needs="onnx"),
+    Command("convert --to onnx", "convert model out/web --to onnx", "creates", (model,), needs=("onnx",)),
     Command("warm", "warm out/model corpus.txt", "replaces", (prose,), before=copied_model, check=load_model,
             quick="all"),
     Command("warm --out", "warm model corpus.txt --out out/warm", "creates", (model, prose), change="corpus.txt"),
+    Command("calibrate", "calibrate out/model corpus.txt", "replaces", (varied_prose,), before=copied_model,
+            check=load_model),
+    Command("calibrate --out", "calibrate model corpus.txt --out out/calibrated", "creates", (model, varied_prose),
+            change="corpus.txt"),
     Command("sharpen", "sharpen model articles.txt --out out/sharp", "creates", (model, articles)),
     Command("align", "align model model --dictionary pairs.txt --corpus pairs.txt pairs.txt --out out/aligned",
             "creates", (model, word_pairs)),
@@ -348,15 +406,17 @@ COMMANDS: tuple[Command, ...] = (
             grows=("ner.safetensors.training/*",), quick="kills"),
     Command("task train --adapt", f"{TASK} --adapt 1 --out out/ner.safetensors", "resumes", (model, tagged),
             change="train.conll", grows=("ner.safetensors.training/*",)),
+    Command("task train --picture", f"{TASK} --out out/ner.safetensors --picture out/ner.png", "resumes",
+            (model, tagged), change="train.conll", grows=("ner.safetensors.training/*",), needs=("matplotlib",)),
     Command("task evaluate --out", "task evaluate ner.safetensors dev.conll --out out/dev.conll", "replaces",
             (model, tagged, made_by(f"{TASK} --out ner.safetensors")), change="dev.conll"),
     Command("task predict --out", "task predict ner.safetensors corpus.txt --out out/tagged.conll", "replaces",
             (model, tagged, prose, made_by(f"{TASK} --out ner.safetensors")), change="corpus.txt"),
     Command("task train translation", f"{TRANSLATE} --out out/de.safetensors", "resumes", (model, tagged),
-            change="train.en", grows=("de.safetensors.training/*",), needs="sacrebleu"),
+            change="train.en", grows=("de.safetensors.training/*",), needs=("sacrebleu",)),
     Command("task predict --picture", "task predict de.safetensors train.en --out out/de.txt --picture out/a.png",
             "replaces", (model, tagged, made_by(f"{TRANSLATE} --out de.safetensors")), change="train.en",
-            needs="sacrebleu"),
+            needs=("sacrebleu",)),
     Command("evidence", "evidence plan.toml --out out/evidence --tasks ner --seeds 1 --tables 1", "resumes",
             (model, plan), change="ner/train.conll", grows=("evidence/*",),
             varies=("evidence/layers/*", "evidence/runs/*")),
@@ -365,30 +425,36 @@ COMMANDS: tuple[Command, ...] = (
     Command("wsd --evaluate --out",
             "wsd --evaluate dev.xml --gold dev.txt --senses s.safetensors --out out/keys.txt", "replaces",
             (model, senses, made_by("wsd --train semcor.jsonl --out s.safetensors"))),
+    Command("wsd --picture", "wsd 'a [[bank]]' --senses s.safetensors --picture out/s.png", "replaces",
+            (model, senses, made_by("wsd --train semcor.jsonl --out s.safetensors")), needs=("matplotlib",)),
     Command("perplexity --out", "perplexity model corpus.txt --out out/scores.tsv", "replaces", (model, prose),
             change="corpus.txt"),
     Command("score --out", "score corpus.txt --out out/scores.jsonl", "replaces", (model, prose), change="corpus.txt",
             quick="all"),
     Command("score --picture", "score --text 'the river bank' --picture out/score.png", "replaces", (model,),
-            needs="matplotlib"),
-    Command("substitutes --out", "substitutes 'a [[bank]]' --out out/s.json", "replaces", (model,)),
-    Command("explain --out", "explain 'a river [[bank]]' --out out/e.tsv", "replaces", (model,)),
-    Command("neighbors --out", "neighbors usages 'a [[bank]]' --out out/n.tsv", "replaces",
-            (model, prose, made_by("index corpus.txt --out usages"))),
-    Command("senses --out", "senses bank corpus.txt --out out/bank.tsv", "replaces", (model, prose), needs="sklearn",
-            change="corpus.txt"),
-    Command("change --out", "change corpus.txt more.txt --min-count 1 --skip 0 --out out/c.tsv", "replaces",
-            (model, prose), change="more.txt", needs="sklearn"),
-    Command("probe --out", "probe train.tsv dev.tsv --column 2 --out out/p.tsv", "replaces", (model, treebank),
-            change="train.tsv", prepare=few_steps, needs="sklearn"),
-    Command("similarity --out", "similarity pairs.data.txt --out out/pairs.tsv", "replaces", (model, pairs),
-            change="pairs.data.txt"),
+            needs=("matplotlib",)),
+    Command("substitutes --out, --picture", "substitutes 'a [[bank]]' --out out/s.json --picture out/s.png",
+            "replaces", (model,), needs=("matplotlib",)),
+    Command("explain --out, --picture", "explain 'a river [[bank]]' --out out/e.tsv --picture out/e.png", "replaces",
+            (model,), needs=("matplotlib",)),
+    Command("neighbors --out, --picture", "neighbors usages 'a [[bank]]' --out out/n.tsv --picture out/n.png",
+            "replaces", (model, prose, made_by("index corpus.txt --out usages")), needs=("matplotlib",)),
+    Command("senses --out, --picture", "senses bank corpus.txt --out out/bank.tsv --picture out/bank.png", "replaces",
+            (model, prose), change="corpus.txt", needs=("matplotlib", "sklearn")),
+    Command("change --out, --picture",
+            "change corpus.txt more.txt --min-count 1 --skip 0 --out out/c.tsv --picture out/c.svg", "replaces",
+            (model, prose), change="more.txt", needs=("matplotlib", "sklearn")),
+    Command("probe --out, --picture", "probe train.tsv dev.tsv --column 2 --out out/p.tsv --picture out/p.png",
+            "replaces", (model, treebank), change="train.tsv", prepare=few_steps, needs=("matplotlib", "sklearn")),
+    Command("similarity --out, --picture", "similarity pairs.data.txt --out out/pairs.tsv --picture out/pairs.png",
+            "replaces", (model, pairs), change="pairs.data.txt", needs=("matplotlib",)),
     Command("compare --picture", "compare bank 'a bank' 'the bank' --picture out/bank.svg", "replaces", (model,),
-            needs="matplotlib"),
-    Command("demo --picture", "demo --model model --picture out/words.png", "replaces", (model,), needs="matplotlib"),
-    Command("curves", "curves first.training --out out/curves.png", "replaces", (log,), needs="matplotlib"),
+            needs=("matplotlib",)),
+    Command("demo --picture", "demo --model model --picture out/words.png", "replaces", (model,),
+            needs=("matplotlib",)),
+    Command("curves", "curves first.training --out out/curves.png", "replaces", (log,), needs=("matplotlib",)),
     Command("explore --export", "explore model --export out/site --onnxruntime runtime", "creates", (model, runtime),
-            needs="onnx"),
+            needs=("onnx",)),
 )  # fmt: skip
 
 

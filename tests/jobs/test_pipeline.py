@@ -8,12 +8,14 @@ import signal
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from elmo.embed.elmo import Elmo
+from elmo.engine import threads
 from elmo.engine.batches import BATCH_TOKENS, split_batches
 from elmo.errors import DataError, EncodingError, OutputError
 from elmo.jobs.groups import Group
@@ -227,3 +229,38 @@ def test_a_plan_counts_the_groups_in_memory(job: EmbedJob, text: Path, elmo: Elm
     assert large - small == 2997 * per_token
     shared = plan_corpus(replace(job, workers=4), elmo).memory_bytes
     assert 4 * small < shared < 6 * small
+
+
+# --- a thread that dies ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def without_memory_for_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a thread die while it stores an error, as one without memory does."""
+
+    def fail(future: Future[object], error: BaseException) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(Future, "set_exception", fail)
+    monkeypatch.setattr(threads, "_CHECK_SECONDS", 0.02)
+
+
+def raise_error(*_: object) -> Iterator[tuple[int, ...]]:
+    raise MemoryError
+
+
+@pytest.mark.usefixtures("without_memory_for_errors")
+def test_nothing_waits_for_a_thread_that_has_died() -> None:
+    def fail(numbers: Iterable[int]) -> Iterator[tuple[int, ...]]:
+        yield from raise_error(numbers)
+
+    with pytest.raises(MemoryError, match="ended without a result"), read_ahead([1], fail) as ahead:
+        list(ahead)
+    with pytest.raises(MemoryError, match="ended without a result"), BackgroundWriter() as writer:  # noqa: PT012
+        writer.submit(raise_error)  # pyright: ignore[reportArgumentType]
+        writer.submit(raise_error)  # pyright: ignore[reportArgumentType]
+    with threads.ThreadPool(2) as pool:
+        for _ in range(2):
+            with pytest.raises(MemoryError, match="ended without a result"):
+                pool.run(raise_error, list)
+        assert pool.run(list, list) == [[], []]  # with new threads

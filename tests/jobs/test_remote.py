@@ -283,9 +283,9 @@ def test_a_bucket_that_is_missing_or_forbidden_is_an_error_in_one_line(s3: S3Ser
         embed_corpus(EmbedJob((str(text),), remote.parse_path("s3://absent/v.npz")), elmo)
     with pytest.raises(DataError, match=r"^s3://absent/x\.txt: no such file or folder"):
         embed_corpus(EmbedJob(("s3://absent/x.txt",), folder / "v.npz"), elmo)
-    with pytest.raises(OutputError, match=r"^cannot write s3://forbidden/out/v\.npz\S*: no permission$"):
+    with pytest.raises(OutputError, match=r"^cannot write s3://forbidden/out/v\.npz\S*: Permission denied$"):
         embed_corpus(EmbedJob((str(text),), remote.parse_path("s3://forbidden/out/v.npz")), elmo)
-    with pytest.raises(DataError, match=r"^cannot read s3://forbidden/x\.txt: no permission$"):
+    with pytest.raises(DataError, match=r"^cannot read s3://forbidden/x\.txt: Permission denied$"):
         embed_corpus(EmbedJob(("s3://forbidden/x.txt",), folder / "v.npz"), elmo)
     assert set(read_s3("corpus")) == {"text/a.txt"}
     assert not list(folder.glob("v*"))

@@ -14,6 +14,7 @@ import torch
 from safetensors import SafetensorError
 
 from elmo.errors import FormatError, OutputError
+from elmo.storage import files
 from elmo.train.checkpoint import Checkpoints, Snapshot
 from tests.jobs.test_run import small_files
 
@@ -199,3 +200,29 @@ def test_a_full_disk_is_one_line_and_the_checkpoint_before_stands(tmp_path: Path
     assert found is not None
     assert found[0] == 1
     assert checkpoints.steps() == [1]
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", "3", '{"step": "x"}', '{"step": [2]}', "not JSON"])
+def test_a_record_of_the_best_with_other_content_names_none(tmp_path: Path, content: str) -> None:
+    """Its checksum is correct, as a stranger would write it."""
+    checkpoints = Checkpoints(tmp_path)
+    folder = checkpoints.save(snapshot(2), step=2, is_best=True)
+    rewrite(folder, "best.json", content)
+    assert checkpoints.best() is None
+    assert_same(checkpoints.load(2), snapshot(2))
+
+
+@pytest.mark.parametrize("content", ["[]", "3", "null", "not JSON"])
+def test_progress_that_is_no_object_is_refused(tmp_path: Path, content: str) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    rewrite(checkpoints.save(snapshot(2), step=2), "progress.json", content)
+    with pytest.raises(FormatError, match=r"progress\.json"):
+        checkpoints.load(2)
+
+
+def rewrite(folder: Path, name: str, content: str) -> None:
+    """Replace a file of a checkpoint, with the correct checksum."""
+    sums = files.read_checksums(folder, sorted(path.name for path in folder.iterdir()))
+    (folder / name).write_text(content)
+    sums[name] = files.compute_sha256(folder / name)
+    (folder / files.CHECKSUMS_NAME).write_text(files.format_checksums(sums, sorted(sums)), encoding="ascii")

@@ -11,12 +11,13 @@ import pytest
 import torch
 
 from elmo.config import BiLmConfig, CharCnnConfig, LstmConfig, TransformerConfig
-from elmo.errors import ConfigError, DataError, OutputError, TrainingError
+from elmo.errors import ConfigError, DataError, FormatError, OutputError, TrainingError
 from elmo.train.corpus import BOS, EOS, Corpus
 from elmo.train.loop import CHECKPOINT_VERSION, StepReport, Trainer, check_version
 from elmo.train.objective import StepRandom
 from elmo.train.options import DropoutOptions, OptimizerOptions, TrainOptions
 from tests.train.small_corpus import build
+from tests.train.test_checkpoint import rewrite
 
 CONFIG = BiLmConfig(CharCnnConfig(char_width=3, filters=((1, 4), (3, 8))), None, LstmConfig(2, 12, 8))
 TRANSFORMER = replace(CONFIG, encoder=TransformerConfig(2, 8, n_heads=2, feed_forward_width=12))
@@ -272,3 +273,23 @@ def test_a_checkpoint_of_another_version_is_refused(tmp_path: Path) -> None:
     check_version({"version": CHECKPOINT_VERSION}, tmp_path)
     with pytest.raises(ConfigError, match=r"must have version 2; found 1"):
         check_version({"step": 3}, tmp_path)
+
+
+def test_a_checkpoint_with_other_content_is_refused_in_one_line(corpus: Corpus, tmp_path: Path) -> None:
+    """Its checksums are correct, as a stranger would write them."""
+    options = replace(OPTIONS, n_steps=5)
+    trainer = Trainer(corpus, CONFIG, options, tmp_path / "run")
+    trainer.run()
+    folder = trainer.checkpoints.folder / "step-000000005"
+    progress = json.loads((folder / "progress.json").read_text())
+    messages: list[str] = []
+    for key in progress:
+        without = {name: value for name, value in progress.items() if name != key}
+        for changed in (without, {**progress, key: "x"}, {**progress, key: [None]}):
+            rewrite(folder, "progress.json", json.dumps(changed))
+            try:
+                Trainer(corpus, CONFIG, options, tmp_path / "run").run()
+            except (ConfigError, FormatError) as error:  # any other error fails the test
+                messages.append(str(error))
+    assert len(messages) >= 2 * len(progress)
+    assert [message for message in messages if "\n" in message] == []

@@ -23,16 +23,52 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 
 T = TypeVar("T")
 
 MAX_FORK_WAIT = 10.0  # seconds that a fork waits for the computations of other threads
+_CHECK_SECONDS = 1.0  # how often a thread that waits for another one checks that it is alive
 _OMP_PAUSE_SOFT = 1  # from omp.h: end the threads, keep the settings
+
+
+class WatchedExecutor(ThreadPoolExecutor):
+    """A pool of threads; ``wait_for`` and ``get_result`` notice if one of them has died."""
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        """Let a thread call a function."""
+        future = super().submit(fn, *args, **kwargs)
+        vars(future)["threads"] = self._threads
+        return future
+
+
+def wait_for(future: Future[Any]) -> None:
+    """Wait until a task has ended.
+
+    A thread may die without a result if memory runs out: even storing an error needs memory. Its task would then never
+    end, so ``MemoryError`` is raised.
+    """
+    while True:
+        try:
+            future.exception(timeout=_CHECK_SECONDS)
+        except CancelledError:
+            return
+        except TimeoutError:
+            threads: set[threading.Thread] = vars(future).get("threads", set())
+            if not all(thread.is_alive() for thread in tuple(threads)) and not future.done():
+                raise MemoryError("a thread ended without a result; it has probably run out of memory") from None
+        else:
+            return
+
+
+def get_result(future: Future[T]) -> T:
+    """Wait for the result of a task, or raise its error; raise ``MemoryError`` if its thread has died."""
+    wait_for(future)
+    return future.result()
 
 
 class ThreadPool:
@@ -51,7 +87,7 @@ class ThreadPool:
     def reset_locks(self) -> None:
         """Start without threads: in a forked child, those of the parent are missing."""
         # torch stores its number of threads per thread, so the caller's does not change.
-        self._executor = ThreadPoolExecutor(
+        self._executor = WatchedExecutor(
             self._n_workers, thread_name_prefix="elmo", initializer=torch.set_num_threads, initargs=(self._share,)
         )
 
@@ -59,7 +95,13 @@ class ThreadPool:
         """Run all tasks and return their results in order; the first error is raised when all have ended."""
         with FORK_GATE:
             futures = [self._executor.submit(task) for task in tasks]
-            errors = [future.exception() for future in futures]  # waits for each
+            try:
+                for future in futures:
+                    wait_for(future)
+            except MemoryError:
+                self.reset_locks()  # the pool would keep the dead thread
+                raise
+        errors = [future.exception() for future in futures]
         for error in errors:
             if error is not None:
                 raise error

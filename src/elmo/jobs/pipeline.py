@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self, TypeVar
+
+from elmo.engine.threads import WatchedExecutor, get_result, wait_for
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -35,17 +37,17 @@ def read_ahead(source: Iterable[S], gather: Callable[[Iterable[S]], Iterator[T]]
                 raise _StoppedError
             yield item
 
-    with ThreadPoolExecutor(1, thread_name_prefix="elmo-read") as pool:
+    with WatchedExecutor(1, thread_name_prefix="elmo-read") as pool:
         try:
             yield _iterate_ahead(gather(until_stopped()), pool)
         finally:
             is_stopped.set()
 
 
-def _iterate_ahead(items: Iterator[T], pool: ThreadPoolExecutor) -> Iterator[T]:
+def _iterate_ahead(items: Iterator[T], pool: WatchedExecutor) -> Iterator[T]:
     end = object()
     future: Future[Any] = pool.submit(next, items, end)
-    while (item := future.result()) is not end:
+    while (item := get_result(future)) is not end:
         future = pool.submit(next, items, end)  # only now, after the previous item was taken
         yield item
 
@@ -59,7 +61,7 @@ class BackgroundWriter:
     """
 
     def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="elmo-write")
+        self._pool = WatchedExecutor(1, thread_name_prefix="elmo-write")
         self._current: Future[None] | None = None
 
     def submit(self, task: Callable[[], None]) -> None:
@@ -77,7 +79,7 @@ class BackgroundWriter:
         while self._current is not None and not self._current.done():
             try:
                 # wait for the future: in Python 3.11, the thread cannot be joined again after Ctrl-C
-                wait([self._current])
+                wait_for(self._current)
             except KeyboardInterrupt as pressed:
                 interrupt = pressed  # raised when the task is done
         self._pool.shutdown()
@@ -88,6 +90,6 @@ class BackgroundWriter:
 
     def _wait(self) -> None:
         if self._current is not None:
-            wait([self._current])  # if Ctrl-C interrupts this line, the task stays current
+            wait_for(self._current)  # if Ctrl-C interrupts this line, the task stays current
             done, self._current = self._current, None  # so that its error is raised only once
             done.result()

@@ -20,6 +20,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from elmo.engine.threads import get_result
 from elmo.errors import DataError, ElmoError, OutputError
 from elmo.jobs.groups import Group, split_groups
 from elmo.jobs.manifest import Manifest, OutputFiles, ShardRecord, read_manifest
@@ -256,7 +257,7 @@ class ShardedRun:
     def _record_first(self, pending: deque[tuple[Group, Future[ShardRecord]]]) -> None:
         """Wait for the first pending shard, and add it to the manifest."""
         group, future = pending[0]
-        record = future.result()
+        record = get_result(future)
         pending.popleft()
         self._record(record, is_last=group.is_last)
         self.n_sentences += record.sentences

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmo.engine.batches import BATCH_TOKENS, split_batches
+from elmo.engine.threads import WatchedExecutor
 from elmo.errors import ConfigError, OutputError
 from elmo.jobs.groups import Group
 from elmo.jobs.manifest import OutputFiles, ShardRecord
@@ -174,7 +175,7 @@ class Workers:
     def __init__(self, job: EmbedJob, elmo: Elmo, *, lock: int, maker: type[ShardMaker] = ShardMaker) -> None:
         self._job, self._lock = job, lock
         self._model = ModelCopy(elmo, job, maker=maker)
-        self._pool = ThreadPoolExecutor(job.workers, thread_name_prefix="elmo-worker")
+        self._pool = WatchedExecutor(job.workers, thread_name_prefix="elmo-worker")
         self._local = threading.local()  # the worker of each thread
         self._guard = threading.Lock()
         self._workers: list[_Worker] = []

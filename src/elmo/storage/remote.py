@@ -30,7 +30,7 @@ _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 _URL_AS_PATH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # "s3://bucket" as a Path; a drive has one letter
 _STORES = {"s3": "s3", "gs": "gs", "hf": "hf", "memory": "hf"}  # and the extra for each
 _FINAL: dict[type[OSError], str] = {  # failures that are not temporary, and how they are described
-    FileNotFoundError: "no such bucket or file", PermissionError: "no permission", IsADirectoryError: "",
+    FileNotFoundError: "no such bucket or file", PermissionError: "Permission denied", IsADirectoryError: "",
     NotADirectoryError: "", FileExistsError: "",
 }  # fmt: skip
 

@@ -12,7 +12,8 @@ import json
 import logging
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -112,7 +113,10 @@ class Checkpoints:
             tensors = {name.removesuffix(_SUFFIX): load_file(path / name) for name in sums if name.endswith(_SUFFIX)}
         except SafetensorError as error:
             raise FormatError(f"cannot read {files.format_path(path)}: {error}") from error
-        return Snapshot(tensors, files.read_json(path / _PROGRESS))
+        progress = files.read_json(path / _PROGRESS)
+        if not isinstance(progress, dict):
+            raise FormatError(f"{files.format_path(path / _PROGRESS)}: expected a JSON object, found {progress!r:.40}")
+        return Snapshot(tensors, progress)
 
     def remove_temporary(self) -> None:
         """Remove the temporary folders of a run that was killed."""
@@ -130,9 +134,10 @@ class Checkpoints:
             try:
                 sums = _read_sums(path)
                 files.verify_checksum(files.find_member(path, _BEST), sums.get(_BEST, ""))
-                best = files.read_json(path / _BEST)["step"]
+                values = files.read_json(path / _BEST)
             except FormatError:
                 continue
+            best = values.get("step") if isinstance(values, dict) else None
             return best if best in steps else None
         return None
 
@@ -145,6 +150,18 @@ class Checkpoints:
         except OSError as error:
             raise OutputError(f"cannot remove {files.format_path(path)}: {error.strerror}") from error
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextmanager
+def checking_content(folder: Path) -> Iterator[None]:
+    """Raise ``FormatError`` if the content of a checkpoint, whose checksums are correct, does not fit the run."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise FormatError(
+            f"the checkpoints in {files.format_path(folder)} do not fit this run: {files.format_error(error)}; use "
+            "another output folder"
+        ) from error
 
 
 def _unshare(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -25,7 +25,7 @@ from elmo.model.bilm import BiLm, BiLmState
 from elmo.model.softmax import AdaptiveSoftmax, LogUniformSampler, Samples, Softmax
 from elmo.storage.atomic import hold_lock, make_folder
 from elmo.storage.files import format_path
-from elmo.train.checkpoint import Checkpoints, Snapshot, optimizer_state, optimizer_tensors
+from elmo.train.checkpoint import Checkpoints, Snapshot, checking_content, optimizer_state, optimizer_tensors
 from elmo.train.corpus import Corpus, TypeIds, whole_sentences
 from elmo.train.distributed import Ranks
 from elmo.train.evaluation import evaluate
@@ -330,9 +330,11 @@ class Trainer:
                 self.objective.load_state_dict(self.ranks.from_first(weights))
             return
         _, snapshot = latest
-        self._restore(snapshot)
+        with checking_content(self.checkpoints.folder):
+            self._restore(snapshot)
+            log_bytes = int(snapshot.progress["log_bytes"])
         if self.ranks.is_first:
-            self.log.cut(int(snapshot.progress["log_bytes"]))
+            self.log.cut(log_bytes)
             _log.info("%s: resuming after step %d", format_path(self.folder), self.step)
 
     def _snapshot(self) -> Snapshot:
@@ -379,10 +381,11 @@ class Trainer:
         kept = snapshot.tensors["state"]
         hidden, cell = (kept[name][:, :, self.rows].to(self.state.hidden) for name in ("hidden", "cell"))
         self.state = BiLmState(hidden, cell)
-        self.step = progress["step"]
-        self.position = Position(*progress["position"])
-        self.best = math.inf if progress["best"] is None else progress["best"]
-        self.loss_sum, self.loss_count = progress["loss"]
+        self.step = int(progress["step"])
+        self.position = Position(*map(int, progress["position"]))
+        self.best = math.inf if progress["best"] is None else float(progress["best"])
+        loss_sum, loss_count = progress["loss"]
+        self.loss_sum, self.loss_count = float(loss_sum), int(loss_count)
 
 
 def check_version(progress: Any, folder: Path) -> None:

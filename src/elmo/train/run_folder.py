@@ -30,7 +30,7 @@ from elmo.storage.files import format_path
 from elmo.text.languages import LANGUAGES, detect_language
 from elmo.text.lines import expand_paths
 from elmo.text.tokenizers import Tokens
-from elmo.train.checkpoint import Checkpoints
+from elmo.train.checkpoint import Checkpoints, checking_content
 from elmo.train.corpus import EOS, MANIFEST, Corpus, read_manifest
 from elmo.train.corpus_builder import is_changed, is_regular
 from elmo.train.log import SUFFIX
@@ -222,12 +222,13 @@ def has_written(model: Pretrained, checkpoints: Checkpoints) -> bool:
         return False
     step, snapshot = latest
     check_version(snapshot.progress, checkpoints.folder)
-    options = snapshot.progress["options"]
-    if step != options["n_steps"]:
-        return False
-    best = checkpoints.best()
-    kept = snapshot if best in (None, step) else checkpoints.load(best)
-    expected = _bilm_weights(kept.tensors["weights"], options["directions"])
+    with checking_content(checkpoints.folder):
+        options = snapshot.progress["options"]
+        if step != options["n_steps"]:
+            return False
+        best = checkpoints.best()
+        kept = snapshot if best in (None, step) else checkpoints.load(best)
+        expected = _bilm_weights(kept.tensors["weights"], options["directions"])
     return expected.keys() == model.weights.keys() and all(
         torch.equal(weight, model.weights[name]) for name, weight in expected.items()
     )
