@@ -107,6 +107,21 @@ def test_senses_with_the_same_name_get_a_word_that_distinguishes_them() -> None:
     assert make_names_distinct(same, groups) == [("shore", "fund"), ("fund", "shore", "(2)"), ()]
 
 
+def test_names_of_senses_keep_the_capitals_of_names_and_german_nouns() -> None:
+    german = [
+        usage(text, "Bank") for text in ("Geld liegt auf der Bank im Park", "zur Bank geht das Geld", "Bank und Geld")
+    ]
+    parks = [usage(text, "Bank") for text in ("eine Bank im Park", "im Park die Bank", "Park mit Bank")]
+    assert context_names([german[1:], parks]) == [("Geld",), ("Park", "im")]
+    assert make_names_distinct([("geld",), ("Geld",)], [german, german]) == [("geld",), ("Geld", "(2)")]
+    model = tiny_model(softmax=True, words=("<S>", "</S>", "<UNK>", "Banken", "Bank", "London", "Läufe", "However",
+                                            "however", "UNO", "schnell"), metadata={"tokenizer": "de"})  # fmt: skip
+    names = name_by_substitutes(Elmo(model), n_words=10)
+    assert names is not None
+    found = set(names([usage("eine große Parkbank dort", "Parkbank")]))
+    assert found >= {"Bank", "London", "Lauf", "however", "UNO", "schnell"}
+
+
 def test_names_exclude_the_word_itself_punctuation_and_rare_words() -> None:
     groups = [[usage("bank , , money bank x"), usage("bank , money y")], [usage("bank river"), usage("a river bank")]]
     assert context_names(groups) == [("money",), ("river",)]

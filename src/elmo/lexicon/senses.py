@@ -271,8 +271,10 @@ def context_names(groups: Sequence[Sequence[Usage]], n_words: int = 3) -> list[t
     """Name each group of usages by words that occur near them more often than near the other usages.
 
     Words are ranked by log-odds with a prior (Monroe et al. 2008, "Fightin' Words", Eq. 16 and 22), so words
-    that are frequent everywhere and words that occur only once do not name a group.
+    that are frequent everywhere and words that occur only once do not name a group. Names and German nouns keep their
+    capitals.
     """
+    spelling = _find_spellings(usage for group in groups for usage in group)
     counts = [Counter(word for usage in group for word in _context(usage)) for group in groups]
     whole = sum(counts, Counter[str]())
     if len(groups) < 2 or not whole:
@@ -293,7 +295,7 @@ def context_names(groups: Sequence[Sequence[Usage]], n_words: int = 3) -> list[t
             z = float((odds - other) / np.sqrt(1 / (n + prior) + 1 / (rest + prior)))
             if n > 1 and z > 0 and rest <= _COMMON * n_others:
                 scored.append((-z, word))
-        names.append(tuple(word for _, word in sorted(scored)[:n_words]))
+        names.append(tuple(spelling.get(word, word) for _, word in sorted(scored)[:n_words]))
     return names
 
 
@@ -305,17 +307,18 @@ def make_names_distinct(names: Sequence[tuple[str, ...]], groups: Sequence[Seque
     """
     sharing: defaultdict[frozenset[str], list[int]] = defaultdict(list)
     for k, name in enumerate(names):
-        sharing[frozenset(name)].append(k)
+        sharing[frozenset(map(str.lower, name))].append(k)
     distinct = list(names)
     for words, rows in sharing.items():
         if words and len(rows) > 1:
             for k, context in zip(rows, context_names([groups[k] for k in rows]), strict=True):
-                distinct[k] += tuple(word for word in context if word not in words)[:1]
+                distinct[k] += tuple(word for word in context if word.lower() not in words)[:1]
     seen: set[frozenset[str]] = set()
     for k, name in enumerate(distinct):
-        if name and frozenset(name) in seen:
+        spelled = frozenset(map(str.lower, name))
+        if name and spelled in seen:
             distinct[k] = (*name, f"({k + 1})")
-        seen.add(frozenset(name))
+        seen.add(spelled)
     return distinct
 
 
@@ -344,6 +347,15 @@ def _similarities_to_center(usages: Usages, labels: Labels) -> np.ndarray[Any, n
     rows = unit_rows(usages.vectors)
     centers = unit_rows(np.stack([rows[labels == k].mean(axis=0) for k in range(int(labels.max()) + 1)]))
     return (rows * centers[labels]).sum(axis=1)
+
+
+def _find_spellings(usages: Iterable[Usage]) -> dict[str, str]:
+    """Return the most frequent spelling of each word within sentences, by its spelling in lower case."""
+    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for usage in usages:
+        for token in usage.sentence.tokens[1:]:  # the first word of a sentence has a capital letter in any case
+            counts[token.lower()][token] += 1
+    return {word: spellings.most_common(1)[0][0] for word, spellings in counts.items()}
 
 
 def _context(usage: Usage) -> set[str]:
@@ -386,5 +398,6 @@ class SubstituteNames:
             for substitutes in islice(results, len(group)):
                 for substitute in substitutes.items:
                     shares[substitute.lemma] += substitute.probability
-            names.append(sorted(shares, key=lambda word: -shares[word])[: self.n_words])
+            best = sorted(shares, key=lambda word: -shares[word])[: self.n_words]
+            names.append([self.substituter.table.display_name(word) for word in best])
         return names

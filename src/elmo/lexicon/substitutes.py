@@ -363,6 +363,7 @@ class ContextPredictor:
 
 _WORD, _NUMBER, _PUNCTUATION, _SPECIAL = range(4)  # kinds of tokens
 _BATCH_ROWS = 1 << 14  # number of softmax rows to copy at once
+_RARE_LOWER_CASE = 10  # a word is a name if its rank in lower case is at least this many times larger
 
 
 class LemmaTable:
@@ -423,6 +424,23 @@ class LemmaTable:
     def forms(self, lemma: int) -> NDArray[np.intp]:
         """Return the rows of a lemma."""
         return self._order[self._begins[lemma] : self._begins[lemma + 1]]
+
+    def display_name(self, lemma: str) -> str:
+        """Spell a lemma as a name or a German noun if its forms are hardly ever written in lower case."""
+        number = self._lemma_numbers.get(lemma)
+        if number is None:
+            return lemma
+        forms = self.forms(number)  # by frequency
+        upper, lower = (
+            next((int(row) for row in forms if self.words[row][:1].islower() == is_lower), None)
+            for is_lower in (False, True)
+        )
+        if upper is None or not self.words[upper][:1].isupper():
+            return lemma
+        if lower is not None and lower < _RARE_LOWER_CASE * (upper + 1):
+            return lemma
+        form = self.words[upper]
+        return form if form.lower() == lemma else lemma[:1].upper() + lemma[1:]
 
     def is_allowed(self, tokens: Sequence[str]) -> NDArray[np.bool_]:
         """Return whether each row (row,) can replace a target: words and tokens of its kind, but not forms of it."""
