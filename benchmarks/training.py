@@ -8,11 +8,13 @@ TEXT is a few megabytes of raw English; by default, random words with Zipf-distr
 
 Batch size 128, windows of 20 tokens, 50,000 words (or all that TEXT has), Adagrad, dropout 0.1; sizes mini
 (CNN 512, cell 512, projection 128) and small (CNN 2048, cell 1024, projection 128); products in float32 or bfloat16
-with 8192 (as bilm-tf) or 2048 samples. The systems take turns, each in a separate process; a ratio is the median
-over rounds of our speed divided by that of the peer in the same round. ``Trainer.run`` is measured: windows read
-from the corpus on disk, steps, log and checkpoints. ``overhead`` is the extra time compared with the steps alone, on
-one window in memory. ``limit`` is the speed of the matrix products of a step alone: their multiplications (distinct
-words once, no padding) at the rate of large products of the same type, which product_rates.py measures.
+with 8192 (as bilm-tf) or 2048 samples. ``transformer-mini`` and ``transformer-small`` are the presets of these names,
+trained with AdamW in 20 rows of 128 tokens, the default for transformers; bilm-tf has none. The systems take turns,
+each in a separate process; a ratio is the median over rounds of our speed divided by that of the peer in the same
+round. ``Trainer.run`` is measured: windows read from the corpus on disk, steps, log and checkpoints. ``overhead`` is
+the extra time compared with the steps alone, on one window in memory. ``limit`` is the speed of the matrix products
+of a step alone: their multiplications (distinct words once, no padding) at the rate of large products of the same
+type, which product_rates.py measures.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 PEER = (PEERS / "tensorflow/bin/python", ROOT / "tests/conformance/peers/train.py")
 LARGE = {"n_rows": 2048, "shapes": ((1024, 4096),)}  # products of a whole window
+TRANSFORMER = "transformer-"  # prefix of a size
 SETTINGS: dict[str, dict[str, Any]] = {
     "fp32": {"precision": "float32", "n_samples": 8192},
     "fp32, 2048 samples": {"precision": "float32", "n_samples": 2048},
@@ -55,7 +59,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--sizes", nargs="+", default=["mini", "small"])
+    parser.add_argument("--sizes", nargs="+", default=["mini", "small", f"{TRANSFORMER}mini", f"{TRANSFORMER}small"])
     parser.add_argument("--settings", nargs="+", default=list(SETTINGS), choices=list(SETTINGS))
     parser.add_argument("--measure", nargs=3, metavar=("FOLDER", "SIZE", "SETTING"), help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -98,12 +102,12 @@ def compare(size: str, folder: Path, options: argparse.Namespace) -> None:
     for number in range(options.rounds):
         for setting, results in ours.items():
             results.append(measure_in_process(folder, size, setting, options))
-        if options.peers:
+        if options.peers and not size.startswith(TRANSFORMER):
             output = subprocess.run([*PEER, size], capture_output=True, text=True, check=True).stdout
             peers.append(float(re.findall(r"([\d.]+) tokens/s", output)[-1]))
         print(f"{size}, round {number + 1} of {options.rounds}", file=sys.stderr)
     if peers:
-        print(f"{size:6} {'bilm-tf graph':20} {statistics.median(peers):8,.0f} tokens/s")
+        print(f"{size:17} {'bilm-tf graph':20} {statistics.median(peers):8,.0f} tokens/s")
     for setting, rounds in ours.items():
         rate = statistics.median(result["rate"] for result in rounds)
         overhead = statistics.median(result["overhead"] for result in rounds)
@@ -115,7 +119,7 @@ def compare(size: str, folder: Path, options: argparse.Namespace) -> None:
         share = (
             f"{statistics.median(result['rate'] / result['limit'] for result in rounds):.0%} of the limit {limit:,.0f}"
         )
-        print(f"{size:6} {setting:20} {rate:8,.0f} tokens/s{ratio}, {share}, overhead {overhead:.1%}", flush=True)
+        print(f"{size:17} {setting:20} {rate:8,.0f} tokens/s{ratio}, {share}, overhead {overhead:.1%}", flush=True)
 
 
 def measure_in_process(folder: Path, size: str, setting: str, options: argparse.Namespace) -> dict[str, float]:
@@ -134,7 +138,8 @@ def measure(folder: Path, size: str, setting: str, n_steps: int, n_threads: int)
 
     from elmo.train.corpus import Corpus
     from elmo.train.loop import StepReport, Trainer
-    from elmo.train.options import PRESETS, TrainOptions
+    from elmo.train.options import FOR_TRANSFORMERS, PRESETS, TRANSFORMERS, TrainOptions
+    from elmo.train.run import TRANSFORMER_ROWS, TRANSFORMER_WINDOW
 
     torch.set_num_threads(n_threads)
     warm = 3
@@ -143,8 +148,12 @@ def measure(folder: Path, size: str, setting: str, n_steps: int, n_threads: int)
     train = TrainOptions(
         n_steps=warm + n_steps, log_every=1, evaluate_every=10**8, checkpoint_every=10**8, **SETTINGS[setting]
     )
+    config = TRANSFORMERS[size.removeprefix(TRANSFORMER)] if size.startswith(TRANSFORMER) else PRESETS[size]
+    if size.startswith(TRANSFORMER):
+        shape = {"batch_size": TRANSFORMER_ROWS, "window": TRANSFORMER_WINDOW}
+        train = replace(train, optimizer=FOR_TRANSFORMERS, **shape)
     with tempfile.TemporaryDirectory(prefix="elmo-") as place:
-        trainer = Trainer(Corpus.open(folder), PRESETS[size], train, Path(place))
+        trainer = Trainer(Corpus.open(folder), config, train, Path(place))
         times: list[float] = []
 
         class DoneError(Exception):
@@ -180,16 +189,22 @@ def measure(folder: Path, size: str, setting: str, n_steps: int, n_threads: int)
 
 def count_products(trainer: Trainer, window: Window) -> float:
     """Count the multiplications of one step: the backward pass has twice those of the forward pass."""
-    lstm, chars = trainer.config.lstm, trainer.config.chars
+    from elmo.config import TransformerConfig
+
+    encoder, chars = trainer.config.encoder, trainer.config.chars
+    width = encoder.state_width
     types, index = trainer.objective.distinct_types(window)
     _, lengths = trainer.corpus.types.padded_bytes(types, 48)
-    layer = 9 * lstm.cell_width * lstm.state_width  # eight for the gates, one for the projection
+    if isinstance(encoder, TransformerConfig):  # without attention, which is a few percent
+        layer = 4 * width**2 + 2 * width * encoder.feed_forward_width
+    else:
+        layer = 9 * encoder.cell_width * width  # eight for the gates, one for the projection
     n_compared = trainer.sampler.n_samples if trainer.sampler else trainer.n_vocab
-    token_products = index.size * (lstm.n_layers * layer + n_compared * lstm.state_width)
+    token_products = index.size * (encoder.n_layers * layer + n_compared * width)
     word_products = 0.0
     if chars is not None:
         filters = sum(width * count for width, count in chars.filters) * chars.char_width
-        above = 2 * chars.n_highway * chars.n_filters**2 + chars.n_filters * lstm.state_width
+        above = 2 * chars.n_highway * chars.n_filters**2 + chars.n_filters * width
         word_products = float((filters * (lengths + 3)).sum()) + above * len(types)
     return 3 * (token_products + word_products)
 

@@ -32,7 +32,11 @@ from elmo.lexicon.wordnet import WordNet
 from elmo.lexicon.wsd import SenseCentroids
 
 METHODS = ("first", "frequent", "centroid", "prior", "knn")
+TENTH = "SemCor's tenth"
 Vectors = np.ndarray[Any, Any]
+Which = tuple[str, str]  # layer and method
+Results = dict[Which, dict[str, dict[str, SenseScore]]]  # by evaluation and part of speech
+Rights = dict[Which, dict[str, list[bool]]]  # by evaluation, for each instance
 
 
 @dataclass(frozen=True)
@@ -60,28 +64,48 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write all results to this file")
     options = parser.parse_args()
     elmo, wordnet = Elmo.from_pretrained(options.model), WordNet()
-    semcor = read_words(elmo, read_all(options.semcor), start=options.start, cache=options.cache)
+    parts = build_parts(
+        elmo, wordnet, options.semcor, (options.test, options.gold), start=options.start, cache=options.cache
+    )
+    results, rights = compare_methods(parts, wordnet, n_layers=elmo.n_layers)
+    report(results, rights)
+    if options.json:
+        rows = list_rows(results)
+        options.json.write_text(json.dumps({"model": options.model, "start": options.start, "rows": rows}, indent=1))
+
+
+def build_parts(
+    elmo: Elmo, wordnet: WordNet, semcor: Path, test: tuple[Path, Path], *, start: str, cache: Path | None = None
+) -> dict[str, tuple[Words, Words]]:
+    """Return the words to train on and to test, for both evaluations: a tenth of SemCor, and the file in ``test``."""
+    words = read_words(elmo, read_all(semcor), start=start, cache=cache)
     # Some keys of SemCor are from an older WordNet, so no method can predict them.
-    known = [any(key in _senses(wordnet, instance) for key in instance.keys) for instance in semcor.instances]
-    semcor = semcor.where(lambda k: known[k])
-    test_words = read_words(elmo, read_all(options.test, options.gold), start=options.start, cache=None)
-    is_held_out = [_is_held_out(name) for name in semcor.documents]
+    known = [any(key in _senses(wordnet, instance) for key in instance.keys) for instance in words.instances]
+    words = words.where(lambda k: known[k])
+    is_held_out = [_is_held_out(name) for name in words.documents]
     parts = {
-        "SemCor's tenth": (semcor.where(lambda k: not is_held_out[k]), semcor.where(lambda k: is_held_out[k])),
-        options.test.name: (semcor, test_words),
+        TENTH: (words.where(lambda k: not is_held_out[k]), words.where(lambda k: is_held_out[k])),
+        test[0].name: (words, read_words(elmo, read_all(*test), start=start, cache=None)),
     }
-    for name, (train, test) in parts.items():
-        n_train, n_test = len(train.instances), len(test.instances)
+    for name, (train, tested) in parts.items():
+        n_train, n_test = len(train.instances), len(tested.instances)
         if not n_train or not n_test:
-            parser.error(
+            raise SystemExit(
                 f"{name}: expected usages to train on and to test, found {n_train:,} and {n_test:,}; "
                 "use a corpus with more documents"
             )
         print(f"{name}: {n_train:,} usages to train on, {n_test:,} to test")
+    return parts
+
+
+def compare_methods(
+    parts: dict[str, tuple[Words, Words]], wordnet: WordNet, *, n_layers: int
+) -> tuple[Results, Rights]:
+    """Print F1 by layer and method; return all scores, and whether each answer is right."""
     print(f"\n{'layer':10}{'method':12}" + "".join(f"{name:>16}" for name in parts), flush=True)
-    results: dict[tuple[str, str], dict[str, dict[str, SenseScore]]] = {}
-    rights: dict[tuple[str, str], dict[str, list[bool]]] = {}
-    views: dict[str, Any] = {str(k): k for k in range(elmo.n_layers)} | {"average": None, "concat": ..., "sense": -1}
+    results: Results = {}
+    rights: Rights = {}
+    views: dict[str, Any] = {str(k): k for k in range(n_layers)} | {"average": None, "concat": ..., "sense": -1}
     for layer, view in views.items():
         answers: dict[str, dict[str, dict[str, str]]] = {}
         for name, (train, test) in parts.items():
@@ -99,24 +123,23 @@ def main() -> None:
             }
             figures = "".join(f"{scores['all'].f1:16.2%}" for scores in results[which].values())
             print(f"{which[0]:10}{method:12}{figures}", flush=True)
-    report(results, rights)
-    if options.json:
-        rows = [
-            {"layer": layer, "method": method, "part": part, "words": words, "f1": score.f1, "n": score.n_instances}
-            for (layer, method), by_part in results.items()
-            for part, scores in by_part.items()
-            for words, score in scores.items()
-        ]
-        options.json.write_text(json.dumps({"model": options.model, "start": options.start, "rows": rows}, indent=1))
+    return results, rights
 
 
-def report(
-    results: dict[tuple[str, str], dict[str, dict[str, SenseScore]]],
-    rights: dict[tuple[str, str], dict[str, list[bool]]],
-) -> None:
+def list_rows(results: Results) -> list[dict[str, Any]]:
+    """Return one row for each layer, method, evaluation and part of speech."""
+    return [
+        {"layer": layer, "method": method, "part": part, "words": words, "f1": score.f1, "n": score.n_instances}
+        for (layer, method), by_part in results.items()
+        for part, scores in by_part.items()
+        for words, score in scores.items()
+    ]
+
+
+def report(results: Results, rights: Rights) -> None:
     """Print the layer and method that are best on the tenth of SemCor, and the gain over the first sense."""
     first = ("-", "first")
-    best = max(results, key=lambda which: results[which]["SemCor's tenth"]["all"].f1)
+    best = max(results, key=lambda which: results[which][TENTH]["all"].f1)
     print(f"\nchosen on SemCor's tenth: layer {best[0]}, {best[1]}")
     for part, scores in results[best].items():
         gain = 100 * (scores["all"].f1 - results[first][part]["all"].f1)
@@ -139,9 +162,11 @@ def read_words(elmo: Elmo, sentences: Sequence[SenseSentence], *, start: str, ca
     """Return all instances of the sentences, with the vectors of all layers and of "sense" in float16."""
     instances = [instance for sentence in sentences for instance in sentence.instances]
     documents = [sentence.document for sentence in sentences for _ in sentence.instances]
-    name = f"{fingerprint(elmo.pretrained, with_warm=True)[:16]}-{start}-sense-{len(instances)}.npy"
-    if cache is not None and (cache / name).exists():
-        return Words(instances, documents, np.load(cache / name))
+    stored = None
+    if cache is not None:
+        stored = cache / f"{fingerprint(elmo.pretrained, with_warm=True)[:16]}-{start}-sense-{len(instances)}.npy"
+        if stored.exists():
+            return Words(instances, documents, np.load(stored))
     rows: list[Vectors] = []
     for at in range(0, len(sentences), 500):
         usages = [usage for sentence in sentences[at : at + 500] for usage in sentence.usages()]
@@ -150,9 +175,9 @@ def read_words(elmo: Elmo, sentences: Sequence[SenseSentence], *, start: str, ca
         if at % 5000 == 0:
             print(f"{at:,} of {len(sentences):,} sentences", flush=True)
     vectors = np.concatenate(rows).reshape(len(instances), elmo.n_layers + 1, elmo.width)
-    if cache is not None:
-        cache.mkdir(parents=True, exist_ok=True)
-        np.save(cache / name, vectors)
+    if stored is not None:
+        stored.parent.mkdir(parents=True, exist_ok=True)
+        np.save(stored, vectors)
     return Words(instances, documents, vectors)
 
 
