@@ -7,3 +7,7 @@
 - ``training.py``: the learning curves of training runs.
 - ``tasks.py`` and ``evidence.py``: results of tasks and experiments.
 """
+
+import lazy_loader as _lazy
+
+__getattr__, __dir__, __all__ = _lazy.attach_stub(__name__, __file__)
