@@ -19,6 +19,20 @@ PAGES = sorted([ROOT / "README.md", ROOT / "README.zh.md", *ROOT.glob("docs/**/*
 _BLOCK = re.compile(r"^```(python|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
+def repeats_its_english_twin(page: Path, docs: Path) -> bool:
+    """Whether a Chinese page has exactly the python and console blocks of the English page of the same name."""
+    if docs / "zh" not in page.parents:
+        return False
+    english = docs / page.relative_to(docs / "zh")
+    if not english.exists():
+        return False
+    own, other = (_BLOCK.findall(path.read_text(encoding="utf-8")) for path in (page, english))
+    return own == other
+
+
+RUN = [page for page in PAGES if not repeats_its_english_twin(page, ROOT / "docs")]  # all code, each page once
+
+
 @pytest.fixture
 def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with what the examples name: a model and some text."""
@@ -46,7 +60,7 @@ def blocks(page: Path, language: str) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", RUN, ids=lambda page: str(page.relative_to(ROOT)))
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # examples read like a person's, open() and all
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Keras
 @pytest.mark.filterwarnings("ignore:Skipping nested container:UserWarning")  # Keras
@@ -60,7 +74,7 @@ def test_the_python_of_a_page_runs_from_top_to_bottom(page: Path, workplace: Pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", RUN, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_elmo_commands_of_a_page_run(page: Path, workplace: Path) -> None:
     commands = [
         line.split("     #")[0] for block in blocks(page, "console") for line in block.replace("\\\n", " ").splitlines()
@@ -76,6 +90,25 @@ def test_the_elmo_commands_of_a_page_run(page: Path, workplace: Path) -> None:
             ["bash", "-c", f"set -o pipefail; {real}"], capture_output=True, env=environment, check=False
         )
         assert done.returncode == 0, f"{command}\n{done.stderr.decode()}"
+
+
+def test_only_a_chinese_page_with_the_code_of_its_english_twin_is_not_run_again(tmp_path: Path) -> None:
+    code = ["```python\n1 + 1\n```\n", "```console\nelmo info\n```\n"]
+    (tmp_path / "zh").mkdir()
+    (tmp_path / "page.md").write_text("# Page\n" + "\nThen:\n".join(code), encoding="utf-8")
+    pages = {
+        "same code": ("page.md", code, True),
+        "changed code": ("page.md", [code[0].replace("1 + 1", "1 + 2"), code[1]], False),
+        "other order": ("page.md", code[::-1], False),
+        "less code": ("page.md", code[:1], False),
+        "more code": ("page.md", [*code, code[0]], False),
+        "no English page": ("own.md", code, False),
+    }
+    for case, (name, parts, expected) in pages.items():
+        page = tmp_path / "zh" / name
+        page.write_text("# 页面\n" + "\n然后：\n".join(parts), encoding="utf-8")
+        assert repeats_its_english_twin(page, tmp_path) == expected, case
+    assert not repeats_its_english_twin(tmp_path / "page.md", tmp_path)
 
 
 def test_both_readmes_have_the_same_sections_links_and_commands() -> None:
