@@ -67,6 +67,14 @@ def test_every_line_has_its_translation_and_the_attention_is_drawn(run: Run, tra
     assert len(row["units"]) == len(row["alignment"])
 
 
+def test_blank_lines_alone_have_blank_translations(run: Run, translator: Path) -> None:
+    (translator.parent / "blank.txt").write_text("\n \n" + "\n" * 100)
+    outcome = run("task", "predict", "de.safetensors", "blank.txt")
+    assert outcome.code == 0, outcome.err
+    assert outcome.out == "\n" * 102
+    assert run("task", "predict", "de.safetensors", "--text", "").out == "\n"
+
+
 def test_a_stopped_run_resumes_to_the_same_model(run: Run, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert train_translator(run, out="whole.safetensors").code == 0
     save = TaskModel.save

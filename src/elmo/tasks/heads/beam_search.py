@@ -63,6 +63,8 @@ def search_beam(
         sources: The words of each text, and the text encoded as a batch of one.
         options: Options of the search.
     """
+    if not sources:
+        return []
     decoder = _StepDecoder(head)
     beams = [_Beam(words, encoded, options) for words, encoded in sources]
     state = decoder.start([beam.encoded for beam in beams], options.width)
@@ -134,8 +136,7 @@ class _Beam:
         self._steps.append((rows, self.last, attention[rows]))
         self.scores = torch.tensor([score for _, _, score in kept])
         if len(self._steps) == self.max_steps and not self.finished:
-            self._steps.append(([0] * width, [Unit(END)] * width, attention))
-            self._finish(0, kept[0][2], is_cut=True)
+            self._finish(0, kept[0][2])
         self.is_finished = len(self.finished) >= width or len(self._steps) >= self.max_steps
         return rows
 
@@ -143,11 +144,11 @@ class _Beam:
         """Return the complete translation with the best score; the first one of several."""
         return max(self.finished, key=lambda hypothesis: hypothesis.score)
 
-    def _finish(self, row: int, score: float, *, is_cut: bool = False) -> None:
+    def _finish(self, row: int, score: float) -> None:
         """Add the translation that ends in ``row`` of the last step."""
         units: list[Unit] = []
         attention: list[Tensor] = []
-        for parents, chosen, weights in reversed(self._steps[:-1] if is_cut else self._steps):
+        for parents, chosen, weights in reversed(self._steps):
             units.append(chosen[row])
             attention.append(weights[row])
             row = parents[row]
