@@ -10,6 +10,7 @@
 # make lock         write requirements.lock and requirements-dev.lock: exact versions with hashes
 # make docs         build the documentation site in build/site, in English and Chinese, and check its links
 # make guide        run the guide and write what it prints and draws into its pages
+# make gallery      draw the pictures of the gallery
 # make bench        run the benchmarks that need no data
 # Each command installs its requirements into .venv.
 
@@ -23,7 +24,7 @@ ENGINES := .venvs/engines
 # One thread per test process: two processes with two threads each would compete for two cores.
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: help run quick test check conformance integrations engines faults fuzz lock docs guide bench clean
+.PHONY: help run quick test check conformance integrations engines faults fuzz lock docs guide gallery bench clean
 
 help:
 	@sed -n '/^#/s/^# \{0,1\}//p; /^$$/q' Makefile
@@ -99,6 +100,9 @@ docs: $(VENV)/ready
 
 guide: $(VENV)/ready
 	$(TEST_ENV) $(BIN)/python docs/site/refresh.py docs/guide/*.md docs/zh/guide/*.md
+
+gallery: $(VENV)/ready
+	$(TEST_ENV) $(BIN)/python docs/site/gallery.py
 
 bench: $(VENV)/ready
 	for script in $(BENCHMARKS); do echo "== $$script"; $(BIN)/python $$script || exit 1; done

@@ -22,6 +22,6 @@ cosines = comparison.matrices["sense"]  # (6, 6)
 river, money = [0, 1, 2], [3, 4]
 assert cosines[0, 1] > cosines[river][:, money].max()  # rivers are closer to each other than to these loans
 assert cosines[3, 4] > cosines[river][:, money].max()  # and the loans to each other
-# The last sentence is difficult: "in the bank" is also a place, and the model finds it closer to "on the bank".
+# The last sentence is difficult: "in the bank" is a place, too, as in "on the bank".
 
 draw_comparison(comparison, sys.argv[1] if len(sys.argv) > 1 else "bank_two_senses.png")

@@ -28,9 +28,9 @@ right = [CLASSIFIERS[best] in allowed for best, allowed in zip(shares.argmax(axi
 assert np.mean(right) >= 0.5  # guessing would find about one in ten
 
 plt.rcParams["font.family"] = find_fonts(CLASSIFIERS + "".join(NOUNS))[0]
-figure, axes = plt.subplots(figsize=(7.5, 5.4), layout="constrained")
+figure, axes = plt.subplots(figsize=(7.5, 5), layout="constrained")
 image = axes.imshow(shares.T, cmap="Blues", vmin=0, vmax=1)
-axes.set_xticks(range(len(NOUNS)), NOUNS, rotation=45)
+axes.set_xticks(range(len(NOUNS)), ["\n".join(noun) for noun in NOUNS])  # top to bottom
 axes.set_yticks(range(len(CLASSIFIERS)), CLASSIFIERS)
 for column, allowed in enumerate(NOUNS.values()):
     for classifier in allowed:

@@ -34,11 +34,18 @@ assert right > 0.7  # with random vectors, one in six
 
 points = TSNE(perplexity=5, metric="cosine", init="pca", random_state=0).fit_transform(vectors - vectors.mean(axis=0))
 plt.rcParams["font.family"] = find_fonts("".join([*TOPICS, *sentences]))[0]
-figure, axes = plt.subplots(figsize=(8, 5.5), layout="constrained")
-for color, topic in zip(("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7"), TOPICS, strict=True):
-    axes.scatter(*points[topics == topic].T, color=color, label=topic)
-    for sentence, point in zip(TOPICS[topic], points[topics == topic], strict=True):
-        axes.annotate(sentence, point, xytext=(0, 6), textcoords="offset points", ha="center", color=color, fontsize=8)
-axes.legend()
+figure, (axes, texts) = plt.subplots(1, 2, figsize=(8.6, 5.6), width_ratios=(5, 3), layout="constrained")
+texts.set(xlim=(0, 1), ylim=(len(sentences) + 1.5 * len(TOPICS), 0))
+texts.axis("off")
+line = 0.5
+for color, topic in zip(("#0072B2", "#A66F00", "#00795A", "#C04A00", "#A84D7F"), TOPICS, strict=True):
+    texts.text(0, line, topic, color=color, fontsize=11, va="center")
+    for number in np.flatnonzero(topics == topic):
+        line += 1
+        texts.text(0, line, f"{number + 1}  {sentences[number]}", color=color, fontsize=9, va="center")
+        axes.text(*points[number], number + 1, color="white", fontsize=8, ha="center", va="center")
+    axes.scatter(*points[topics == topic].T, s=170, color=color)
+    line += 1.5
 axes.set(xticks=[], yticks=[])
+axes.margins(0.08)
 figure.savefig(sys.argv[1] if len(sys.argv) > 1 else "sentence_map.png", dpi=120)

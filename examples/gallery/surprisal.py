@@ -32,5 +32,5 @@ for axes, (key, sentence) in zip(panels, SENTENCES.items(), strict=True):
     axes.set_xticks(range(len(words)), [word if k in always else f"({word})" for k, word in enumerate(words)])
     axes.set(ylabel="surprisal, bits", ylim=(0, None))
     axes.spines[["top", "right"]].set_visible(False)
-panels[0].legend(frameon=False)
+figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=2, frameon=False)
 figure.savefig(sys.argv[1] if len(sys.argv) > 1 else "surprisal.png", dpi=120)

@@ -9,7 +9,7 @@ from elmo import Elmo, similarities
 from elmo.plots import find_fonts
 
 UNSEEN = {
-    "en": ["tomorow", "hangry", "unsingable", "googling", "Zorbington"],
+    "en": ["goverment", "beautifull", "hangry", "unsingable", "Zorbington"],
     "zh": ["高铁站", "元宇宙", "新冠病毒", "打工人", "奶茶店"],
 }
 
@@ -28,17 +28,19 @@ for language, unseen in UNSEEN.items():
     cosines = similarities(layer_0(elmo, unseen), layer_0(elmo, known))
     for word, row in zip(unseen, cosines, strict=True):
         found[word] = [(known[k], row[k]) for k in row.argsort()[::-1][:3]]
-assert found["tomorow"][0][0] == "tomorrow"
+assert found["goverment"][0][0] == "government"  # spelling mistakes change the vector only a little
+assert found["beautifull"][0][0] == "beautiful"
 assert found["元宇宙"][0][0] == "宇宙"
 
 plt.rcParams["font.family"] = find_fonts(str(found))[0]
-figure, columns = plt.subplots(1, 2, figsize=(8, 4.6), sharex=True, layout="constrained")
+figure, columns = plt.subplots(1, 2, figsize=(8, 5), sharex=True, layout="constrained")
 for axes, unseen in zip(columns, UNSEEN.values(), strict=True):
-    labels = [(word, *pair) for word in unseen for pair in found[word]]
-    places = [k + k // 3 for k in range(len(labels))]
-    axes.barh(places, [cosine for _, _, cosine in labels], color="#0072B2")
-    axes.set_yticks(places, [f"{word}   {known}" if k % 3 == 0 else known for k, (word, known, _) in enumerate(labels)])
-    axes.invert_yaxis()
-    axes.set_xlabel("cosine in layer 0")
+    pairs = [pair for word in unseen for pair in found[word]]
+    places = [k + k // 3 for k in range(len(pairs))]  # with an empty row above each group of three
+    axes.barh(places, [cosine for _, cosine in pairs], color="#0072B2")
+    axes.set_yticks(places, [known for known, _ in pairs])
+    for number, word in enumerate(unseen):
+        axes.text(0, 4 * number - 1, f" {word}", color="#D55E00", fontsize=11, va="center")
+    axes.set(ylim=(len(pairs) + len(unseen) - 1.5, -1.6), xlabel="cosine in layer 0")
     axes.spines[["top", "right"]].set_visible(False)
 figure.savefig(sys.argv[1] if len(sys.argv) > 1 else "unseen_words.png", dpi=120)
