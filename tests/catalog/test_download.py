@@ -75,7 +75,7 @@ def test_a_file_that_has_changed_on_the_server_is_refused_until_its_checksum_is_
     download_model(model)
     remove_cached([model.name])
     server.files["weights.hdf5"] = HDF5 + b"another model"
-    with pytest.raises(ChecksumError, match=r"expected 50,000 bytes .* as at the first download, .*--forget"):
+    with pytest.raises(ChecksumError, match=r"expected 50,000 bytes .* as at the first use, .*--forget"):
         download_model(model)
     assert not (cache / "allenai" / "small" / "weights.hdf5").exists()
     remove_cached([model.name], forget=True)

@@ -9,7 +9,7 @@ import pytest
 
 from elmo import Elmo
 from elmo.catalog import CatalogModel, list_models
-from elmo.errors import DownloadError, ElmoError, FormatError
+from elmo.errors import ChecksumError, DownloadError, ElmoError, FormatError
 from elmo.formats import convert, describe, fetch, load, native, pretrained
 from tests.catalog.file_server import FileServer
 from tests.formats import packaging, write_allennlp
@@ -109,6 +109,21 @@ def test_a_model_without_an_address_is_found_where_its_line_says(
         (folder / name).write_bytes(content)
     assert load(model.name).format == model.format
     assert server.requests == []
+
+
+def test_a_file_of_the_user_that_cannot_be_read_can_be_replaced(published, cache: Path) -> None:
+    model = BY_HAND[0]
+    folder = cache / "by-hand" / model.name
+    folder.mkdir(parents=True)
+    (name, content), *_ = published(model).items()
+    (folder / name).write_bytes(content[: len(content) // 2])  # still being copied
+    with pytest.raises(FormatError):
+        load(model.name)
+    (folder / name).write_bytes(content)
+    assert load(model.name).format == model.format
+    (folder / name).write_bytes(content + b"x")
+    with pytest.raises(ChecksumError, match=r"as at the first use.*--forget"):
+        load(model.name)
 
 
 @pytest.mark.parametrize("model", UNSUPPORTED, ids=lambda model: model.name)

@@ -186,7 +186,7 @@ def check_file(path: Path, known: FileRecord | None, *, published: str | None) -
         if record == known:
             return record, None
         return record, (
-            f"expected {known.size:,} bytes with SHA-256 {known.sha256[:16]}…, as at the first download, found "
+            f"expected {known.size:,} bytes with SHA-256 {known.sha256[:16]}…, as at the first use, found "
             f"{record.size:,} bytes with {record.sha256[:16]}…"
         )
     if published is None:
@@ -297,6 +297,12 @@ def remove_cached(names: Sequence[str], *, forget: bool = False, unfinished_only
                 raise OutputError(f"cannot remove {model.name}: another process is downloading it") from error
             logger.warning("%s is kept: another process is downloading it", model.name)
     return n_bytes
+
+
+def forget_by_hand(model: CatalogModel) -> None:
+    """Forget the checksums of files that the user has added, so that other files are accepted."""
+    with suppress(OSError):  # a cache that others maintain
+        ModelCache(model).by_hand_record.unlink(missing_ok=True)
 
 
 def _why_nothing_is_removed(cache: ModelCache) -> str:

@@ -19,6 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from elmo.catalog.cache import forget_by_hand
 from elmo.catalog.download import MAX_GB, download_model, offline_variable
 from elmo.catalog.models import CatalogModel, find_model
 from elmo.config import BiLmConfig, n_parameters, parameter_shapes
@@ -597,7 +598,10 @@ def _open_published(model: CatalogModel, name: str) -> Iterator[_Source]:
         with _open_files(files.folder, model) as found:
             yield found
     except FormatError as error:
-        if files.is_by_hand or type(error) is not FormatError:
+        if type(error) is not FormatError:
+            raise
+        if files.is_by_hand:
+            forget_by_hand(model)  # the user may replace files that cannot be read
             raise
         raise FormatError(f"{error}; if the download is wrong, run 'elmo cache --forget {model.name}'") from error
 
