@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -81,6 +83,24 @@ def test_a_small_request_overtakes_a_large_one() -> None:
         position = next(k for k, batch in enumerate(network.batches) if any("small" in item.tokens for item in batch))
         assert position <= 2
         assert len(network.batches) > position + 1
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("word", ["good", "bad"])
+def test_a_thread_that_waits_keeps_neither_the_last_request_nor_its_results(word: str) -> None:
+    async def scenario(lane: Lane) -> None:
+        network = Recorder()
+        network.gate.set()
+        work = submit(lane, EncodeKey("key", network), [sentence(2, word)])
+        await work.future
+        kept = weakref.ref(work)
+        del work
+        stop = time.monotonic() + 3
+        while kept() is not None and time.monotonic() < stop:  # until the thread waits again
+            await asyncio.sleep(0.02)
+            gc.collect()
+        assert kept() is None
 
     run(scenario)
 

@@ -273,6 +273,7 @@ class Lane:
                 if self._may_start():  # for another thread
                     self._condition.notify()
             self._run_batch(batch, cost, now)
+            del batch  # a thread that waits must not keep the last requests and their vectors
 
     def _take_batch(self) -> Batch:
         """Take the next batch from the queue: a call, or sentences of several requests."""
