@@ -154,7 +154,8 @@ def test_the_part_of_a_folder_can_be_chosen(wic: Path) -> None:
         ("bank\tN\t1-2\tthe bank\tthe bank", "x.txt:1: expected a position below 2.* in sentence 2, found 2"),
         ("bank\tN\t1-1:1\tthe bank\tthe bank", "x.txt:1: expected a position below 2.* in sentence 2, found 1:1"),
         ("bank\tN\t0\t4\t4\t9\tbank\tthe bank", "x.txt:1: expected a range of characters within 0:8, found 4:9"),
-        ("the [[bank]]\tthe bank", "x.txt:1: no word is marked"),
+        ("the [[bank]]\tthe bank", r"x.txt:1: expected a word marked like \[\[this\]\], found none in 'the bank'"),
+        ("the [[bank]]\t[[a]] [[b]]", "x.txt:1: only one word may be marked"),
         ('{"sentence1": "the bank"', "x.txt:1: expected JSON, found"),
         ('[{"sentence1": "[[a]]", "sentence2": 3}]', "entry 1: expected an object with sentence1 and sentence2"),
         (
@@ -231,6 +232,18 @@ def test_sentences_are_tokenized_by_the_tokenizer_of_the_caller(tmp_path: Path) 
     assert [usage.end - usage.begin for usage in first] == [2, 1]
 
 
+@pytest.mark.parametrize("labels", ["TF", ("True", "False"), "10", ("true", "FALSE")])
+def test_labels_may_have_many_spellings_and_be_in_the_file_of_the_pairs(
+    tmp_path: Path, labels: str | tuple[str, str]
+) -> None:
+    path = tmp_path / "x"
+    path.write_text("".join(f"the [[bank]]\ta [[bank]]\t{label}\n" for label in labels))
+    for gold in (None, path):
+        is_same = read_pairs(path, gold).is_same
+        assert is_same is not None
+        assert is_same.tolist() == [True, False]
+
+
 def test_graded_labels_are_compared_by_rank(elmo: Elmo, tmp_path: Path) -> None:
     scipy_stats = pytest.importorskip("scipy.stats")
     rows = (("the [[bank]]", "a [[bank]] here", 4.0), ("[[river]] a", "[[bank]] .", 0.5), ("[[a]]", "[[a]]", 4.0),
@@ -293,6 +306,17 @@ def test_the_command_prints_similarities_without_gold(wic: Path) -> None:
     assert [row["judgement"] for row in values["pairs"]][1] == "T"
     (wic / "train.gold.txt").unlink()
     assert json.loads(run(wic, "--model", model, "--json"))["judged"] == []
+
+
+def test_the_command_says_that_labels_are_not_used(wic: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path, model = wic.parent / "x.tsv", wic.parent / "model"
+    path.write_text("the [[bank]]\ta [[bank]]\tT\nthe [[river]]\ta [[bank]]\tF\n")
+    with caplog.at_level(logging.INFO, logger="elmo.cli"):
+        run(path, "--model", model)
+        assert "the labels are not used; to compute the accuracy" in caplog.text
+        caplog.clear()
+        assert "thresholds tuned on 2 others" in run(path, "--model", model, "--tune", path, path)
+    assert "the labels are not used" not in caplog.text
 
 
 def test_the_command_shows_the_correlation_with_graded_labels(wic: Path) -> None:

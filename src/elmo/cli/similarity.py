@@ -42,7 +42,11 @@ def command(
     layers: opt.Layers = "sense",
     tune: Annotated[
         tuple[Path, Path] | None,
-        typer.Option(metavar="DATA GOLD", help="Pairs to tune the threshold on.", show_default="FOLDER/train"),
+        typer.Option(
+            metavar="DATA GOLD",
+            help="Pairs to tune the threshold on, and their labels; the same file twice, if it has both.",
+            show_default="FOLDER/train",
+        ),
     ] = None,
     part: Annotated[
         Literal["dev", "test", "train"] | None,
@@ -108,6 +112,8 @@ def command(
         lines = _format_accuracies(result, n_tuned=len(tune_pairs.pairs))
     else:
         lines = _format_pairs(result)
+        if data.is_same is not None:
+            logger.info("the labels are not used; to compute the accuracy, choose pairs for a threshold with --tune")
     print_results(values, lines, as_json=as_json)
     write_results(out, columns=_COLUMNS, rows=([row[name] for name in _COLUMNS] for row in rows), values=values)
     if picture:

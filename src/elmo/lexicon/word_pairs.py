@@ -21,9 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmo.embed.encoding import LayerChoice, similarity
+from elmo.embed.find import parse_mark
 from elmo.errors import ConfigError, DataError
 from elmo.lexicon.change import rank_correlation
-from elmo.lexicon.usages import Usage, embed_usages, find_marked_usage, respell, usage_at
+from elmo.lexicon.usages import Usage, embed_usages, respell, usage_at
 from elmo.storage.files import format_path
 from elmo.text.lines import read_lines
 from elmo.text.tokenizers import Tokenizer, WhitespaceTokenizer, load_tokenizer
@@ -272,11 +273,13 @@ def read_pairs(data: str | Path, gold: str | Path | None = None, *, tokenizer: T
       ``end1``, ``start2``, ``end2`` in characters, and optionally ``word`` or ``lemma``, ``pos``, and ``label`` or
       ``tag``.
 
-    Columns are separated by tabs. Labels are T or F (also true, false, 1 and 0), or numbers for graded similarity.
+    Columns are separated by tabs. Labels are T or F (also true, false, 1 and 0; case does not matter), or numbers for
+    graded similarity.
 
     Args:
         data: File of pairs, plain or compressed.
-        gold: File with the label of each pair: a line for each, or JSON. Default: the labels in ``data``, if any.
+        gold: File with the label of each pair: the last column of each line, or JSON. Default: the labels in ``data``,
+            if any.
         tokenizer: Tokenizer for sentences that are not tokenized. Default: the English one.
     """
     tokenize = tokenizer or load_tokenizer()
@@ -301,7 +304,7 @@ def read_pairs(data: str | Path, gold: str | Path | None = None, *, tokenizer: T
 
 
 _Row = str | Mapping[str, Any]  # a line, or an object of JSON
-_LABELS = {"T": True, "F": False, "true": True, "false": False, "1": True, "0": False}
+_LABELS = {"t": True, "f": False, "true": True, "false": False, "1": True, "0": False}  # in lower case
 
 
 def _read_rows(path: Path) -> Generator[tuple[_Row, str]]:
@@ -400,10 +403,12 @@ def _find_characters(text: str, begin: str, end: str, location: str, tokenize: T
 def _find_mark(text: str, location: str, tokenize: Tokenizer) -> Usage:
     """Return the usage that is marked like ``[[this]]``."""
     try:
-        usage = find_marked_usage(tokenize, text)
+        plain, span = parse_mark(text, 1)
     except DataError as error:
         raise DataError(f"{location}: {str(error).removeprefix('sentence 1: ')}") from error
-    return Usage(usage.sentence, usage.begin, usage.end, location)
+    if span is None:
+        raise DataError(f"{location}: expected a word marked like [[this]], found none in {text[:40]!r}")
+    return usage_at(tokenize(plain), span, place=location)
 
 
 def _find_label(row: _Row, location: str) -> str:
@@ -411,7 +416,7 @@ def _find_label(row: _Row, location: str) -> str:
         row = next((_spell_label(row[name]) for name in ("label", "tag") if row.get(name) is not None), "")
     if not isinstance(row, str):
         raise DataError(f"{location}: expected an object with label or tag, found {str(row)[:40]!r}")
-    return row.strip()
+    return row.rpartition("\t")[2].strip()
 
 
 def _spell_label(value: Any) -> str:
@@ -420,13 +425,13 @@ def _spell_label(value: Any) -> str:
 
 def _parse_labels(labels: Sequence[tuple[str, str]]) -> tuple[PairLabels | None, Cosines | None]:
     """Return whether each pair has the same sense, or graded labels; ``labels`` are strings with their locations."""
-    if all(label in _LABELS for label, _ in labels):
-        return np.array([_LABELS[label] for label, _ in labels]), None
-    is_name = labels[0][0] in ("T", "F", "true", "false")
+    if all(label.lower() in _LABELS for label, _ in labels):
+        return np.array([_LABELS[label.lower()] for label, _ in labels]), None
+    is_name = labels[0][0].lower() in ("t", "f", "true", "false")
     scores: list[float] = []
     for label, location in labels:
         try:
-            scores.append(float(_LABELS[label]) if is_name else float(label))
+            scores.append(float(_LABELS[label.lower()]) if is_name else float(label))
         except (KeyError, ValueError):
             scores.append(math.nan)
         if not math.isfinite(scores[-1]):
