@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,11 @@ from tests.formats.tiny import tiny_model
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", ROOT / "README.zh.md", *ROOT.glob("docs/**/*.md")])
 _BLOCK = re.compile(r"^```(python|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def without_code(page: Path) -> str:
+    """Return the text of a page without its fenced blocks."""
+    return re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
 
 
 def repeats_its_english_twin(page: Path, docs: Path) -> bool:
@@ -111,6 +117,19 @@ def test_only_a_chinese_page_with_the_code_of_its_english_twin_is_not_run_again(
     assert not repeats_its_english_twin(tmp_path / "page.md", tmp_path)
 
 
+def test_a_chinese_page_with_the_code_of_its_english_twin_has_the_same_figures_in_its_tables() -> None:
+    number = re.compile(r"(?<![A-Za-z\d.,_])(\d+(?:,\d{3})*(?:\.\d+)?)( million| 万)?")
+    scale = {"": 1, " million": 1e6, " 万": 1e4}
+
+    def count_figures(page: Path) -> Counter[float]:
+        rows = "\n".join(re.findall(r"^\|.*", without_code(page), re.MULTILINE))
+        return Counter(float(value.replace(",", "")) * scale[unit] for value, unit in number.findall(rows))
+
+    for page in set(PAGES) - set(RUN) - {ROOT / "docs/zh/glossary.md"}:  # shorter than the English one
+        english, chinese = count_figures(ROOT / "docs" / page.relative_to(ROOT / "docs/zh")), count_figures(page)
+        assert english == chinese, f"{page}: only English {english - chinese}, only Chinese {chinese - english}"
+
+
 def test_both_readmes_have_the_same_sections_links_and_commands() -> None:
     english, chinese = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "README.zh.md"))
     chinese = chinese.replace("docs/zh/", "docs/").replace("-zh.png", ".png")  # Chinese pages and pictures
@@ -121,5 +140,5 @@ def test_both_readmes_have_the_same_sections_links_and_commands() -> None:
 
 def test_links_between_pages_lead_somewhere() -> None:
     for page in PAGES:
-        for target in re.findall(r"\]\(([^)#:]+)[)#]", page.read_text(encoding="utf-8")):
+        for target in re.findall(r"\]\(([^)#:]+)[)#]", without_code(page)):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
