@@ -207,7 +207,8 @@ def encode(elmo: Elmo, texts: Sequence[Tokens], layer: str) -> Vectors:
 
 def mean_anchors(elmo: Elmo, texts: Sequence[Tokens], anchors: Anchors, layer: str) -> Vectors:
     """Return the mean of the anchors of the words of each sentence (sentence, width)."""
-    vectors, numbers, key = anchors.vectors[anchors.layers.index(layer)], anchors.numbers(), entry_key(elmo)
+    vectors, key = anchors.vectors[anchors.layers.index(layer)], entry_key(elmo)
+    numbers = {word: number for number, word in enumerate(anchors.words)}
     rows = [[numbers[key(token)] for token in text.tokens if key(token) in numbers] for text in texts]
     return np.stack([vectors[row].mean(axis=0) if row else np.zeros(vectors.shape[1]) for row in rows])
 

@@ -58,7 +58,8 @@ def test_published_matrices_replace_the_dictionary(run: Run, here: Path) -> None
     for layer, matrix in enumerate(matrices):
         torch.save(matrix.numpy(), here / f"{layer}.pth", _use_new_zipfile_serialization=False)
     names = [part for layer in range(3) for part in ("--matrix", f"{layer}.pth")]
-    assert run("align", "model", "model", *names, "--out", "aligned").code == 0
+    outcome = run("align", "model", "model", *names, "--out", "aligned")
+    assert (outcome.code, outcome.err) == (0, "elmo: wrote aligned\n")
     text = [["the", "river", "bank"]]
     before = Elmo.from_pretrained(here / "model").encode(text, layers="all", as_tensor=True)[0].vectors
     after = Elmo.from_pretrained(here / "aligned").encode(text, layers="all", as_tensor=True)[0].vectors
@@ -66,6 +67,11 @@ def test_published_matrices_replace_the_dictionary(run: Run, here: Path) -> None
     outcome = run("compare", "river", "the river", "a river", "--model", "aligned")
     assert outcome.code != 0
     assert "layers must not be 'sense' for this aligned model" in outcome.err
+    torch.save(2 * matrices[1], here / "1.pth")
+    assert (
+        "elmo: warning: 1.pth: the matrix is not orthogonal"
+        in run("align", "model", "model", *names, "--out", "long").err
+    )
 
 
 @pytest.mark.parametrize(
@@ -77,14 +83,21 @@ def test_published_matrices_replace_the_dictionary(run: Run, here: Path) -> None
         ("--dictionary missing.txt --corpus pairs.txt pairs.txt --out new", "missing.txt"),
         ("--dictionary pairs.txt --corpus pairs.txt pairs.txt --out model", "model already exists"),
         ("--dictionary corpus.txt --corpus pairs.txt pairs.txt --out new", "corpus.txt:1: expected a word and its"),
-        ("--dictionary pairs.txt --corpus corpus.txt corpus.txt --out new", "found 1 in the dictionary of 72 pairs"),
+        (
+            "--dictionary pairs.txt --corpus corpus.txt corpus.txt --out new",
+            "expected at least 20 pairs of the dictionary, which has 72, to occur in the corpora; found 1; ",
+        ),
         ("--matrix corpus.txt --out new", "expected 3 matrices, one per layer of the model; found 1"),
         ("--matrix corpus.txt --matrix corpus.txt --matrix corpus.txt --out new", "expected a file written by torch"),
         ("--matrix corpus.txt --dictionary pairs.txt --out new", "--matrix cannot be used with --dictionary"),
+        ("--pairs identical --corpus pairs.txt corpus.txt --out new", "expected at least 20 words to occur in both"),
+        ("--dictionary phrases.txt --corpus pairs.txt pairs.txt --out new", "found only phrases (lines: 1)"),
+        ("--matrix 0.pth --json --out new", "--matrix cannot be used with --json"),
         ("--matrix 0.pth --words 9 --center --split --out new", "cannot be used with --center or --words or --split"),
     ],
 )
 def test_bad_input_is_reported_in_one_line(run: Run, here: Path, pairs: Path, arguments: str, message: str) -> None:
+    (here / "phrases.txt").write_text("bank\tthe river bank\n")
     outcome = run("align", "model", "model", *arguments.split())
     assert outcome.code != 0
     assert message in outcome.err

@@ -211,13 +211,13 @@ def test_no_held_out_word_is_learned_and_all_are_frequent(monkeypatch: pytest.Mo
     vectors = np.ones((4, 100, elmo.width))
     source, target = (random_anchors(elmo, 100, prefix, vectors) for prefix in "ab")
     dictionary = [(f"A{k}", f"b{j}") for k in range(100) for j in (k, 99 - k)]
-    split = split_dictionary(dictionary, source, target, (str.lower, str.lower), n_test=20)
+    split = split_dictionary(dictionary, (source, target), (str.lower, str.lower), n_test=20)
     assert len(split.test) == 20
     assert max(split.test) < 30
     assert not {a for a, _ in split.train} & split.test.keys()
     assert len(split.train) == 160
     assert split.test[min(split.test)] == (min(split.test), 99 - min(split.test))
-    other = split_dictionary(dictionary, source, target, (str.lower, str.lower), n_test=20, seed=1)
+    other = split_dictionary(dictionary, (source, target), (str.lower, str.lower), n_test=20, seed=1)
     assert isinstance(other, SplitDictionary)
     assert other.test.keys() != split.test.keys()
 
@@ -233,6 +233,22 @@ def test_models_are_aligned_by_their_corpora() -> None:
     assert result.to_json()["layers"].keys() == {"0", "1", "2", "sense"}
 
 
+def test_words_without_pairs_are_reported_before_the_text_is_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    elmo, _ = pair()
+    monkeypatch.setattr(Elmo, "encode", None)
+    corpus = [Tokens.from_words([f"w{k}" for k in range(40)])]
+    with pytest.raises(DataError, match=r"at least 20 pairs of the dictionary, which has 1, .* found 0; .* 40 and 40"):
+        align_models(elmo, elmo, (corpus, corpus), [("other", "words")])
+    with pytest.raises(DataError, match="at least 20 different words in each corpus; found 19"):
+        align_models(elmo, elmo, (corpus, corpus), options=AlignOptions(pairs="frequency", n_words=19))
+
+
+@pytest.mark.parametrize("name", ["refinements", "n_words", "n_test", "max_tokens", "seed"])
+def test_options_that_are_too_small_are_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name} must be at least [01]; found -1"):
+        AlignOptions(**{name: -1})
+
+
 # --- files ----------------------------------------------------------------------------------------------
 
 
@@ -246,7 +262,7 @@ def test_a_dictionary_is_separated_by_tabs_or_spaces(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("", "found an empty file"),
-        ("a b\tc\n", "found only phrases in 1 lines"),
+        ("a b\tc\n", r"found only phrases \(lines: 1\)"),
         ("a b c\n", "d.txt:1: expected a word and its translation"),
         ("a\tb\n\tc\n", "d.txt:2: expected"),
     ],

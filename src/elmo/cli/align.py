@@ -81,7 +81,7 @@ def command(
     settings = align.AlignOptions(**options)
     if matrices and (dictionary or corpus):
         raise typer.BadParameter("--matrix cannot be used with --dictionary or --corpus")
-    if matrices and (unused := _list_unused(settings, split=split)):
+    if matrices and (unused := _list_unused(settings, split=split, as_json=as_json)):
         raise typer.BadParameter(f"--matrix cannot be used with {' or '.join(unused)}")
     if not matrices and corpus is None:
         raise typer.BadParameter("--corpus SOURCE_TEXT TARGET_TEXT is required, or --matrix for published matrices")
@@ -110,7 +110,7 @@ def command(
     print_results(result.to_json(), _lines(result), as_json=as_json)
 
 
-def _list_unused(settings: AlignOptions, *, split: bool | None) -> list[str]:
+def _list_unused(settings: AlignOptions, *, split: bool | None, as_json: bool) -> list[str]:
     """Return the options that were set but have no effect with published matrices."""
     flags = {
         "pairs": "--pairs",
@@ -123,7 +123,9 @@ def _list_unused(settings: AlignOptions, *, split: bool | None) -> list[str]:
     }
     defaults = type(settings)()
     unused = [flag for name, flag in flags.items() if getattr(settings, name) != getattr(defaults, name)]
-    return unused if split is None else [*unused, "--split" if split else "--no-split"]
+    if split is not None:
+        unused.append("--split" if split else "--no-split")
+    return [*unused, "--json"] if as_json else unused
 
 
 def _lines(result: AlignedModel) -> list[str]:

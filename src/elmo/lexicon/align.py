@@ -57,10 +57,26 @@ _MAX_TEST_SHARE = 4  # at most one source word in four is held out
 _MAX_LENGTH = 100  # longer sentences are skipped
 _BATCH_SENTENCES = 512
 _BLOCK_ROWS = 1024  # rows of similarities in memory at once
+_MAX_DEVIATION = 1e-2  # of W @ W.T from the identity, for a published matrix that is called orthogonal
 _TIE = 1e-6  # weight of the identity, which decides in directions that no word pair determines
 
 
 # --- Anchors ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class AnchorText:
+    """The text from which anchors are computed.
+
+    Attributes:
+        words: Dictionary entries of the words that have an anchor, the most frequent first.
+        sentences: The sentences.
+        n_tokens: Number of tokens of the sentences.
+    """
+
+    words: tuple[str, ...]
+    sentences: tuple[Tokens, ...]
+    n_tokens: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,9 +95,8 @@ class Anchors:
     vectors: NDArray[np.float32]
     n_tokens: int
 
-    def numbers(self) -> dict[str, int]:
-        """Return the number of each word."""
-        return {word: number for number, word in enumerate(self.words)}
+
+WordSources = tuple[AnchorText, AnchorText] | tuple[Anchors, Anchors]  # of the source and of the target language
 
 
 def compute_anchors(
@@ -101,16 +116,40 @@ def compute_anchors(
         max_tokens: Maximum number of tokens to read.
         show_progress: Whether to show a progress bar.
     """
-    elmo, key = elmo.unaligned(), entry_key(elmo)
-    corpus, counts = _read_corpus(sentences, key, max_tokens)
-    words = tuple(word for word, _ in counts.most_common(n_words))
-    numbers = {word: number for number, word in enumerate(words)}
+    text = read_anchor_text(elmo, sentences, n_words=n_words, max_tokens=max_tokens)
+    return _encode_anchors(elmo, text, show_progress=show_progress)
+
+
+def read_anchor_text(elmo: Elmo, sentences: Iterable[Tokens], *, n_words: int, max_tokens: int) -> AnchorText:
+    """Read sentences with at most ``max_tokens`` tokens, and find their most frequent words."""
+    key = entry_key(elmo)
+    corpus: list[Tokens] = []
+    counts: Counter[str] = Counter()
+    n_tokens = n_skipped = 0
+    for sentence in sentences:
+        if not 0 < len(sentence) <= _MAX_LENGTH:
+            n_skipped += len(sentence) > _MAX_LENGTH
+            continue
+        if corpus and n_tokens + len(sentence) > max_tokens:
+            break
+        n_tokens += len(sentence)
+        corpus.append(sentence)
+        counts.update(key(token) for token in sentence.tokens if any(map(str.isalnum, token)))
+    if n_skipped:
+        skipped = f"{n_skipped:,}"
+        logger.warning("skipped %s sentences of more than %d tokens; --split splits lines", skipped, _MAX_LENGTH)
+    return AnchorText(tuple(word for word, _ in counts.most_common(n_words)), tuple(corpus), n_tokens)
+
+
+def _encode_anchors(elmo: Elmo, text: AnchorText, *, show_progress: bool) -> Anchors:
+    """Encode a text, and compute the anchors of its words."""
+    elmo, key, numbers = elmo.unaligned(), entry_key(elmo), _number_words(text.words)
     layers = tuple(map(str, range(elmo.n_layers)))
     if elmo.softmax is not None and elmo.vocab is not None:
         layers = (*layers, SENSE)
-    sums = torch.zeros(len(layers), len(words), elmo.width)
-    for begin in track_progress(range(0, len(corpus), _BATCH_SENTENCES), "Anchors", is_shown=show_progress):
-        batch = corpus[begin : begin + _BATCH_SENTENCES]
+    sums = torch.zeros(len(layers), len(text.words), elmo.width)
+    for begin in track_progress(range(0, len(text.sentences), _BATCH_SENTENCES), "Anchors", is_shown=show_progress):
+        batch = text.sentences[begin : begin + _BATCH_SENTENCES]
         tokens = chain.from_iterable(sentence.tokens for sentence in batch)
         ids = torch.tensor([numbers.get(key(token), -1) for token in tokens], dtype=torch.int64)
         is_word = ids >= 0
@@ -119,27 +158,12 @@ def compute_anchors(
             vectors = torch.cat([torch.as_tensor(encoding.vectors).float().cpu() for encoding in encodings], dim=-2)
             for row, states in enumerate(vectors if kind == "all" else vectors[None]):
                 sums[row if kind == "all" else -1].index_add_(0, ids[is_word], states[is_word])
-    return Anchors(words, layers, unit(sums.numpy()), sum(map(len, corpus)))
+    return Anchors(text.words, layers, unit(sums.numpy()), text.n_tokens)
 
 
-def _read_corpus(sentences: Iterable[Tokens], key: EntryKey, max_tokens: int) -> tuple[list[Tokens], Counter[str]]:
-    """Return sentences with at most ``max_tokens`` tokens, and the number of occurrences of each word."""
-    corpus: list[Tokens] = []
-    counts: Counter[str] = Counter()
-    n_tokens = n_skipped = 0
-    for sentence in sentences:
-        if not 0 < len(sentence) <= _MAX_LENGTH:
-            n_skipped += len(sentence) > _MAX_LENGTH
-            continue
-        n_tokens += len(sentence)
-        if corpus and n_tokens > max_tokens:
-            break
-        corpus.append(sentence)
-        counts.update(key(token) for token in sentence.tokens if any(map(str.isalnum, token)))
-    if n_skipped:
-        skipped = f"{n_skipped:,}"
-        logger.warning("skipped %s sentences of more than %d tokens; --split splits lines", skipped, _MAX_LENGTH)
-    return corpus, counts
+def _number_words(words: Sequence[str]) -> dict[str, int]:
+    """Return the number of each word."""
+    return {word: number for number, word in enumerate(words)}
 
 
 def unit(vectors: Vectors) -> NDArray[np.float32]:
@@ -173,7 +197,7 @@ def read_dictionary(path: str | Path) -> list[tuple[str, str]]:
             if not any(" " in field for field in fields):
                 pairs.append((fields[0], fields[1]))
     if not pairs:
-        found = f"only phrases in {n_lines} lines" if n_lines else "an empty file"
+        found = f"only phrases (lines: {n_lines:,})" if n_lines else "an empty file"
         raise DataError(f"{format_path(path)}: expected pairs of words, found {found}")
     return pairs
 
@@ -192,7 +216,7 @@ class SplitDictionary:
 
 
 def split_dictionary(
-    pairs: WordPairs, source: Anchors, target: Anchors, keys: tuple[EntryKey, EntryKey], *, n_test: int, seed: int = 0
+    pairs: WordPairs, words: WordSources, keys: tuple[EntryKey, EntryKey], *, n_test: int, seed: int = 0
 ) -> SplitDictionary:
     """Hold out random source words of a dictionary for the evaluation.
 
@@ -200,13 +224,12 @@ def split_dictionary(
 
     Args:
         pairs: The dictionary.
-        source: Anchors of the source language.
-        target: Anchors of the target language.
+        words: The words that have anchors, in both languages.
         keys: Functions that map a word of each language to its dictionary entry; see ``entry_key``.
         n_test: Maximum number of words to hold out.
         seed: Random seed.
     """
-    source_numbers, target_numbers = source.numbers(), target.numbers()
+    source_numbers, target_numbers = (_number_words(part.words) for part in words)
     translations: dict[int, dict[int, None]] = {}
     for word, translation in pairs:
         a, b = source_numbers.get(keys[0](word)), target_numbers.get(keys[1](translation))
@@ -219,12 +242,13 @@ def split_dictionary(
     return SplitDictionary(train, {a: tuple(translations[a]) for a in sorted(held_out)})
 
 
-def find_start(pairs: Pairs, source: Anchors, target: Anchors) -> tuple[tuple[int, int], ...]:
+def find_start(pairs: Pairs, words: WordSources) -> tuple[tuple[int, int], ...]:
     """Return word pairs to start from without a dictionary, as numbers of words."""
+    source, target = (part.words for part in words)
     if pairs == "identical":
-        numbers = target.numbers()
-        return tuple((a, numbers[word]) for a, word in enumerate(source.words) if word in numbers)
-    return tuple((k, k) for k in range(min(len(source.words), len(target.words))))
+        numbers = _number_words(target)
+        return tuple((a, numbers[word]) for a, word in enumerate(source) if word in numbers)
+    return tuple((k, k) for k in range(min(len(source), len(target))))
 
 
 # --- The matrices -----------------------------------------------------------------------------------
@@ -366,7 +390,7 @@ class AlignOptions:
     def __post_init__(self) -> None:
         if self.pairs not in get_args(Pairs):
             raise ConfigError(f"pairs must be one of {', '.join(get_args(Pairs))}; found {self.pairs!r:.40}")
-        for name, least in (("refinements", 0), ("n_words", 1), ("n_test", 0), ("max_tokens", 1)):
+        for name, least in (("refinements", 0), ("n_words", 1), ("n_test", 0), ("max_tokens", 1), ("seed", 0)):
             if getattr(self, name) < least:
                 raise ConfigError(f"{name} must be at least {least}; found {getattr(self, name)}")
 
@@ -423,9 +447,15 @@ def align_models(
     """
     options = options or AlignOptions()
     check_alignable(source, target)
+    elmos = source, target
+    first, second = (
+        read_anchor_text(elmo, text, n_words=options.n_words, max_tokens=options.max_tokens)
+        for elmo, text in zip(elmos, texts, strict=True)
+    )
+    _choose_pairs(dictionary, elmos, (first, second), options)  # raises an error before the text is encoded
     anchors = [
-        compute_anchors(elmo, text, n_words=options.n_words, max_tokens=options.max_tokens, show_progress=show_progress)
-        for elmo, text in zip((source, target), texts, strict=True)
+        _encode_anchors(elmo, text, show_progress=show_progress)
+        for elmo, text in zip(elmos, (first, second), strict=True)
     ]
     return align_anchors(source, target, (anchors[0], anchors[1]), dictionary, options)
 
@@ -439,10 +469,13 @@ def align_anchors(
 ) -> AlignedModel:
     """Do the same as ``align_models`` with anchors that are already computed."""
     options = options or AlignOptions()
-    keys = entry_key(source), entry_key(target)
-    split = split_dictionary(dictionary, *anchors, keys, n_test=options.n_test, seed=options.seed)
-    pairs = split.train if options.pairs == "dictionary" else find_start(options.pairs, *anchors)
-    _check_pairs(pairs, len(dictionary), options, anchors)
+    pairs, split = _choose_pairs(dictionary, (source, target), anchors, options)
+    if len(pairs) < source.width:
+        logger.warning(
+            "only %d word pairs for vectors of width %d: the alignment will be poor; use a larger dictionary or corpus",
+            len(pairs),
+            source.width,
+        )
     names = [name for name in anchors[0].layers if name in anchors[1].layers]
     matrices: dict[str, NDArray[np.float64]] = {}
     scores: list[LayerScores] = []
@@ -467,24 +500,25 @@ def align_anchors(
     return AlignedModel(model, tuple(scores), len(pairs), len(split.test), len(anchors[1].words))
 
 
-def _check_pairs(
-    pairs: Sequence[tuple[int, int]], n_dictionary: int, options: AlignOptions, anchors: tuple[Anchors, Anchors]
-) -> None:
+def _choose_pairs(
+    dictionary: WordPairs, elmos: tuple[Elmo, Elmo], words: WordSources, options: AlignOptions
+) -> tuple[Sequence[tuple[int, int]], SplitDictionary]:
+    """Return the word pairs to start from, and the dictionary with its held-out words."""
+    keys = entry_key(elmos[0]), entry_key(elmos[1])
+    split = split_dictionary(dictionary, words, keys, n_test=options.n_test, seed=options.seed)
+    pairs = split.train if options.pairs == "dictionary" else find_start(options.pairs, words)
     if len(pairs) < MIN_PAIRS:
-        subject = f"dictionary of {n_dictionary} pairs" if options.pairs == "dictionary" else "two corpora"
-        raise DataError(
-            f"expected at least {MIN_PAIRS} word pairs whose words occur in the corpora, found {len(pairs)} in the "
-            f"{subject}; the corpora have {anchors[0].n_tokens:,} and {anchors[1].n_tokens:,} tokens: use more text, "
-            "check that each line of the dictionary has the source word first, and use --split if lines are long: "
-            f"sentences of more than {_MAX_LENGTH} tokens are skipped"
-        )
-    width = anchors[0].vectors.shape[-1]
-    if len(pairs) < width:
-        logger.warning(
-            "only %d word pairs for vectors of width %d: the alignment will be poor; use a larger dictionary or corpus",
-            len(pairs),
-            width,
-        )
+        n_tokens = f"the corpora have {words[0].n_tokens:,} and {words[1].n_tokens:,} tokens"
+        hint = f"use more text, or --split if its lines have more than {_MAX_LENGTH} tokens, which are skipped"
+        if options.pairs == "dictionary":
+            subject = f"pairs of the dictionary, which has {len(dictionary):,}, to occur in the corpora"
+            hint += "; check that each line of the dictionary has the source word first"
+        elif options.pairs == "identical":
+            subject = "words to occur in both corpora"
+        else:
+            subject = "different words in each corpus"
+        raise DataError(f"expected at least {MIN_PAIRS} {subject}; found {len(pairs)}; {n_tokens}: {hint}")
+    return pairs, split
 
 
 def _fit(x: Vectors, y: Vectors, pairs: NDArray[np.int64], options: AlignOptions) -> NDArray[np.float64]:
@@ -522,6 +556,11 @@ def read_matrices(source: Elmo, target: Elmo, paths: Sequence[str | Path]) -> Pr
             raise FormatError(f"{format_path(path)}: expected a matrix of shape {shape}, found {tuple(matrix.shape)}")
         if not matrix.isfinite().all():
             raise FormatError(f"{format_path(path)}: the matrix contains values that are not finite")
+        if (matrix @ matrix.t() - torch.eye(len(matrix))).abs().max() > _MAX_DEVIATION:
+            logger.warning(
+                "%s: the matrix is not orthogonal, so it changes the similarities within the language",
+                format_path(path),
+            )
         matrices.append(matrix.numpy())
     return apply_matrices(source, target, np.stack(matrices), None, {"pairs": "published"})
 
