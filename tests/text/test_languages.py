@@ -107,11 +107,22 @@ def test_detection_does_not_slow_the_import_or_the_use_of_a_model() -> None:
         ("sv", "Bilar, t.ex. Volvo, och bl.a. Saab.", 1),
         ("de", "Ein Tier dieser Art. Es ist klein.", 2),
         ("de", "Siehe Art. 5 des Gesetzes.", 1),
+        ("de", "Das ist z. B. schön, d. h. gut, u. a. in Berlin. Es regnet.", 2),
+        ("ru", "Это правда, т. е. не ложь, и т. д. Он ушёл.", 2),
+        ("nb", "Det er f. eks. bra.", 1),
         ("fr", "Ils étaient sept. Puis ils partirent.", 2),
     ],
 )
 def test_some_abbreviations_may_end_a_sentence(language: str, text: str, n: int) -> None:
     assert len(split_sentences(text, language)) == n
+
+
+def test_abbreviations_of_two_letters_keep_their_periods() -> None:
+    assert load_tokenizer("de")("Das gilt z. B. im Haus. I. d. R. ja.").tokens == (
+        "Das", "gilt", "z.", "B.", "im", "Haus", ".", "I.", "d.", "R.", "ja", ".",
+    )  # fmt: skip
+    assert load_tokenizer("ru")("и т. д. Он").tokens == ("и", "т.", "д.", "Он")
+    assert load_tokenizer("es")("el punto a. Luego").tokens == ("el", "punto", "a", ".", "Luego")
 
 
 def test_swedish_abbreviations_of_two_words_are_one_token() -> None:

@@ -97,7 +97,11 @@ def build_pattern(rules: LanguageRules | None = None) -> re.Pattern[str]:
     if rules is not None:
         clitic = negation = "(?!)"  # never matches
         abbreviations = rules.abbreviations
-        others = [rf"(?<!\w)(?:{rules.elided}){apostrophe}(?=\w)"]
+        others = [
+            rf"(?<!\w)(?:{rules.elided}){apostrophe}(?=\w)",
+            # z. B. and т. е.: each letter keeps its period
+            r"(?<!\w)[^\W\d_]\.(?=\s[^\W\d_]\.)|(?<=[^\W\d_]\.\s)(?<!\w[^\W\d_]\.\s)[^\W\d_]\.",
+        ]
         if rules.has_ordinals:
             others.append(r"(?<![\w.,:/])\d{1,2}\.(?=\s[^\W\d_])")
 

@@ -57,9 +57,8 @@ def _words(text: str) -> frozenset[str]:
 RULES = {
     "de": LanguageRules(
         _words("""Abb Abs Abt Apr Art Aufl Aug Bd Bde Bsp bspw bzgl bzw ca Dez dgl Dipl Dr ebd etc evtl Feb Fr Frl
-        geb gest ggf Hbf Hr Hrn Hrsg hrsg Ing inkl insb Jan Jh Jhd Kap lat max Mio Mrd min Nov Nr Okt Prof resp rd S
-        Sa Sept sog Sp St Std Str Tel Tsd u usf usw v vgl vs Vgl zit zzgl""")
-        - {"S", "u", "v"},
+        geb gest ggf Hbf Hr Hrn Hrsg hrsg Ing inkl insb Jan Jh Jhd Kap lat max Mio Mrd min Nov Nr Okt Prof resp rd Sa
+        Sept sog Sp St Std Str Tel Tsd usf usw vgl vs Vgl zit zzgl"""),
         last_words=_words("Art"),
         has_ordinals=True,
     ),
@@ -93,7 +92,7 @@ RULES = {
     "fi": LanguageRules(_words("esim jne kpl ks mm n noin nro prof tri vrt ym yms"), has_ordinals=True),
     "et": LanguageRules(_words("dr jne jt lk nr nt prof sh vt"), has_ordinals=True),
     "cs": LanguageRules(_words("apod atd cca č čl dr Ing kap např mj napr prof resp str tj tzv"), has_ordinals=True),
-    "sk": LanguageRules(_words("a apod atď cca č čl dr Ing kap napr prof resp str t tzv") - {"a"}, has_ordinals=True),
+    "sk": LanguageRules(_words("apod atď cca č čl dr Ing kap napr prof resp str t tzv"), has_ordinals=True),
     "sl": LanguageRules(_words("dr Dr gl ipd itd npr oz prof št tj"), has_ordinals=True),
     "hr": LanguageRules(_words("br dr Dr itd npr odn prof sl str tj"), has_ordinals=True),
     "hu": LanguageRules(_words("dr Dr kb ld pl prof stb ún"), has_ordinals=True),

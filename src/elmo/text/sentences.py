@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from elmo.text.english import ABBREVIATIONS, BEFORE_NUMBERS, HAN, TITLES
-from elmo.text.languages import RULES
+from elmo.text.languages import LANGUAGES, RULES
 from elmo.text.tokenizers import skip_space, strip_span
 
 # These characters end a sentence in any language.
@@ -25,6 +25,8 @@ _HAN_AFTER = re.compile(f"[\"'“‘(（「『《]?[{HAN}]")
 _CONTINUES = frozenset(",，、;；:：)）].!?…")
 _LAST_WORD = re.compile(r"[^\s\"'“‘(\[]+\Z")
 _NEXT_WORD = re.compile(r"[\"'“‘(\[«]{0,3}([^\W_]{0,20})")
+_LETTER_BEFORE = re.compile(r"(?<![^\W_])[^\W\d_]\.\s?\Z")  # of abbreviations such as z. B. and т. е.
+_LETTER_AFTER = re.compile(r"\s?[^\W\d_]\.")
 _DOTTED = re.compile(r"(?:[^\W\d_]\.)+[^\W\d_]")
 _ELLIPSIS = re.compile(r"\.{2,}|…+\.?")
 
@@ -165,6 +167,11 @@ def _is_full_stop_end(text: str, match: re.Match[str], *, begin: int, next_word:
     if last_word is None:
         return True
     word = last_word[0]
+    if language in LANGUAGES and language != "en" and len(word) == 1 and word.isalpha():
+        if _LETTER_AFTER.match(text, match.end()):
+            return False
+        if _LETTER_BEFORE.search(text[max(begin, match.start() - 8) : match.start() - 1]):
+            return next_word[:1].isupper() and language != "de"  # German nouns are capitalized
     if rules := RULES.get(language):
         if rules.has_ordinals and word.isdigit() and len(word) <= 2 and next_word[:1].isalpha():
             return False
