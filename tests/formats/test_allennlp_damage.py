@@ -43,7 +43,7 @@ def test_no_damaged_archive_does_harm(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "model.tar.gz", "w:gz") as archive:
         archive.add(folder, arcname=".")
     (tmp_path / "cases").mkdir()
-    assert_refused_or_sound(load_all(flips_and_cuts(tmp_path / "model.tar.gz", n=60, seed=2, into=tmp_path / "cases")))
+    assert_refused_or_sound(load_all(flips_and_cuts(tmp_path / "model.tar.gz", n=300, seed=2, into=tmp_path / "cases")))
 
 
 def _contextualizer(**values: object) -> Change:

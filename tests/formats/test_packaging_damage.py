@@ -62,11 +62,11 @@ def test_damaged_packagings_are_refused_or_sound(model: Path, scratch: Path) -> 
     kinds = write_kinds(root, model)
     cases = []
     for seed, (name, path) in enumerate(kinds.items()):
-        cases += flips_and_cuts(path, n=60, seed=seed, into=scratch / "damaged" / name)
+        cases += flips_and_cuts(path, n=300, seed=seed, into=scratch / "damaged" / name)
     outcomes = load_all([*kinds.values(), *cases])
     assert [outcome.result for outcome in outcomes[: len(kinds)]] == ["loaded"] * len(kinds)
     damaged = outcomes[len(kinds) :]
-    assert len(damaged) == 360
+    assert len(damaged) == 300 * len(kinds)
     assert_refused_or_sound(damaged)
     loaded = [outcome.case for outcome in damaged if outcome.result == "loaded"]
     archives = [case for case in loaded if not {"saves", "elmo.model"} & {*case.parts}]
