@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -28,7 +29,19 @@ def model(**changes: object) -> Pretrained:
 def test_a_sentence_gets_the_same_bits_alone_in_any_batch_and_in_any_order(dtype: str, kernels: str) -> None:
     if dtype == "int8" and kernels == "plain":
         pytest.skip("torch has no exact int8 products without oneDNN")
-    elmo = Elmo(model(), dtype=dtype)
+    assert_same_bits(Elmo(model(), dtype=dtype))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+def test_a_sentence_gets_the_same_bits_at_the_published_width(dtype: str) -> None:
+    wide = model(state_width=512, cell_width=2048, n_layers=2, softmax=False)
+    encoder = replace(wide.config.encoder, n_heads=8)
+    assert_same_bits(Elmo(replace(wide, config=replace(wide.config, encoder=encoder)), dtype=dtype))
+
+
+def assert_same_bits(elmo: Elmo) -> None:
+    """Check that a sentence has the same vectors alone, in a batch, and in a shuffled one with other sizes."""
     sentences = [sentence for sentence in random_sentences(2 * N_SENTENCES) if sentence][:N_SENTENCES]
     sentences[7] = sentences[7] * 100  # longer than a chunk
     together = [encoding.vectors for encoding in elmo.encode(sentences, layers="all")]
@@ -36,8 +49,8 @@ def test_a_sentence_gets_the_same_bits_alone_in_any_batch_and_in_any_order(dtype
     shuffled = elmo.encode([sentences[k] for k in order], layers="all", batch_size=13)
     for k, encoding in zip(order, shuffled, strict=True):
         np.testing.assert_array_equal(encoding.vectors, together[k])
-    for k in range(0, len(sentences), 7):
-        np.testing.assert_array_equal(elmo.encode([sentences[k]], layers="all")[0].vectors, together[k])
+    for sentence, vectors in zip(sentences, together, strict=True):
+        np.testing.assert_array_equal(elmo.encode([sentence], layers="all")[0].vectors, vectors)
     assert len(together) == N_SENTENCES
 
 
