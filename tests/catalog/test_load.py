@@ -10,7 +10,7 @@ import pytest
 from elmo import Elmo
 from elmo.catalog import CatalogModel, list_models
 from elmo.errors import ChecksumError, DownloadError, ElmoError, FormatError
-from elmo.formats import convert, describe, fetch, load, native, pretrained
+from elmo.formats import bundled_folder, convert, describe, fetch, load, native, pretrained
 from tests.catalog.file_server import FileServer
 from tests.formats import packaging, write_allennlp
 from tests.formats.hub_server import COMMIT, serving
@@ -208,5 +208,17 @@ def test_a_published_model_is_described_converted_and_encodes(server: FileServer
 def test_an_unknown_name_points_to_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(FormatError, match="'elmo models' lists the published ones"):
         load("flair:nonsense")
-    with pytest.raises(ElmoError, match="expected the name of a published model or a Hub id"):
+    with pytest.raises(ElmoError, match=r"expected the name of a published model or a Hub id.*'elmo models' lists"):
         fetch("flair:nonsense")
+    monkeypatch.setenv("ELMO_OFFLINE", "1")
+    for use in (load, fetch):
+        with pytest.raises(FormatError, match=r"ELMO_OFFLINE is set.*with similar names: allenai/original,"):
+            use("allenai/orignal")
+        with pytest.raises(FormatError) as caught:
+            use("somebody/bert")
+        assert "similar" not in str(caught.value)
+
+
+def test_a_bundled_model_needs_no_download(server: FileServer) -> None:
+    assert fetch("en") == bundled_folder("en")
+    assert server.requests == []

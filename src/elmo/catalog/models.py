@@ -105,7 +105,14 @@ class CatalogModel:
 
 
 def find_model(name: str) -> CatalogModel | None:
-    """Return the model with this name or alias; None if there is none."""
+    """Return the model with this name or alias; None if there is none.
+
+    Example:
+        >>> find_model("allenai/transformer-elmo").format
+        'AllenNLP transformer'
+        >>> find_model("no such model") is None
+        True
+    """
     return _by_name().get(name)
 
 
@@ -113,10 +120,20 @@ def get_model(name: str) -> CatalogModel:
     """Return the model with this name or alias; raise ``ConfigError`` with similar names if there is none."""
     model = find_model(name)
     if model is None:
-        similar = difflib.get_close_matches(name, list(_by_name()), n=3, cutoff=0.5)
+        similar = similar_names(name, likeness=0.5)
         hint = f"; similar names: {', '.join(similar)}" if similar else ""
         raise ConfigError(f"no published model is called {name[:80]!r}{hint}; 'elmo models' lists all of them")
     return model
+
+
+def similar_names(name: str, *, likeness: float = 0.8) -> list[str]:
+    """Return up to three names and aliases of published models that are similar to a name, the most similar first.
+
+    Args:
+        name: The name.
+        likeness: Minimum similarity, from 0 to 1.
+    """
+    return difflib.get_close_matches(name, list(_by_name()), n=3, cutoff=likeness)
 
 
 def list_models(*, language: str | None = None, domain: str | None = None) -> list[CatalogModel]:
@@ -125,6 +142,10 @@ def list_models(*, language: str | None = None, domain: str | None = None) -> li
     Args:
         language: Code of a language, such as "ru", or its name in English, Chinese or the language itself.
         domain: Kind of the training text, such as "news" or "biomedical".
+
+    Example:
+        >>> {model.language for model in list_models(language="Russian")}
+        {'ru'}
     """
     models = _read_table()
     if language is not None:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from elmo.catalog.cache import forget_by_hand
 from elmo.catalog.download import MAX_GB, download_model, offline_variable
-from elmo.catalog.models import CatalogModel, find_model
+from elmo.catalog.models import CatalogModel, find_model, similar_names
 from elmo.config import BiLmConfig, n_parameters, parameter_shapes
 from elmo.errors import ConfigError, FormatError, raise_all
 from elmo.formats import archive, hub
@@ -251,6 +251,10 @@ def fingerprint(model: Pretrained, *, with_warm: bool = False, with_softmax: boo
         model: The model.
         with_warm: Whether to include the warm state, which affects results computed with ``start="warm"``.
         with_softmax: Whether to include the softmax and its vocabulary, which affect vectors with ``layers="sense"``.
+
+    Example:
+        >>> fingerprint(load("en")) == fingerprint(load(bundled_folder("en")))
+        True
     """
     digest = hashlib.sha256()
 
@@ -288,7 +292,13 @@ def fingerprint(model: Pretrained, *, with_warm: bool = False, with_softmax: boo
 
 
 class FormatReader(Protocol):
-    """The interface that the module of each format implements."""
+    """The interface that the module of each format implements.
+
+    Example:
+        >>> reader = detect(bundled_folder("en"))
+        >>> reader.NAME
+        'elmo'
+    """
 
     @property
     def NAME(self) -> str:  # noqa: N802  a constant of the module
@@ -344,6 +354,11 @@ def load(source: str | Path | None = None) -> Pretrained:
             ``org/name@revision``). If a folder has the same name as a bundled model, write ``./en`` to load the
             folder. A folder takes precedence over a published model, and a published model over one on the Hub with
             the same name; ``hf:org/name`` always means the Hub.
+
+    Example:
+        >>> model = load("en")
+        >>> model.config == elmo.config
+        True
     """
     with _find_source(source) as found:
         return _read(found)
@@ -359,7 +374,13 @@ def absolute_source(source: str | Path | None = None) -> str:
 
 
 def describe(source: str | Path | None = None) -> ModelInfo:
-    """Load a model and summarize it; ``source`` is as for ``load``."""
+    """Load a model and summarize it; ``source`` is as for ``load``.
+
+    Example:
+        >>> info = describe("en")
+        >>> info.has_softmax, info.has_warm
+        (True, True)
+    """
     with _find_source(source) as found:
         model = _read(found)
         files = {name: size for name, size in _file_sizes(found.folder) if is_model_file(name)}
@@ -397,6 +418,11 @@ def convert(
         dtype: Precision of the weights in the file; int8 has a scale for each row of a matrix and takes a quarter of
             the space of float32; hdf5 supports float32 only, and onnx float32 and float16.
             Default: float32; for onnx, the smallest type that changes no weight.
+
+    Example:
+        >>> convert("en", "half", dtype="float16")
+        >>> Elmo.from_pretrained("half").width == elmo.width
+        True
     """
     from elmo.formats import bilm_hdf5, native, onnx
 
@@ -414,13 +440,23 @@ def convert(
 
 
 def bundled_models() -> tuple[str, ...]:
-    """Return the names of the bundled models, the default first."""
+    """Return the names of the bundled models, the default first.
+
+    Example:
+        >>> bundled_models()
+        ('en', 'zh')
+    """
     names = sorted(path.parent.name for path in _MODELS.glob("*/config.json"))
     return tuple(sorted(names, key=lambda name: name != DEFAULT_MODEL))
 
 
 def bundled_folder(name: str = DEFAULT_MODEL) -> Path:
-    """Return the folder of a bundled model."""
+    """Return the folder of a bundled model.
+
+    Example:
+        >>> bundled_folder("zh").name
+        'zh'
+    """
     names = bundled_models()
     if not names:
         raise ConfigError(
@@ -433,7 +469,12 @@ def bundled_folder(name: str = DEFAULT_MODEL) -> Path:
 
 
 def bundled_name(checksum: str, *, with_warm: bool = False, with_softmax: bool = False) -> str | None:
-    """Return the name of the bundled model with this fingerprint, or None."""
+    """Return the name of the bundled model with this fingerprint, or None.
+
+    Example:
+        >>> bundled_name(fingerprint(load("zh")))
+        'zh'
+    """
     for name in bundled_models():
         if fingerprint(load(name), with_warm=with_warm, with_softmax=with_softmax) == checksum:
             return name
@@ -444,6 +485,12 @@ def detect(folder: str | Path) -> FormatReader | None:
     """Return the reader for the model in a folder, or None if no format matches.
 
     If a folder contains files of several formats, elmo's native format is preferred, because it has checksums.
+
+    Example:
+        >>> detect(bundled_folder("en")).NAME
+        'elmo'
+        >>> detect(Path.cwd()) is None
+        True
     """
     return next((reader for reader in _readers() if reader.can_read(Path(folder))), None)
 
@@ -558,7 +605,7 @@ def _find_source(source: str | Path | None) -> Iterator[_Source]:
         and (repo := hub.split_id(source.removeprefix(_HUB_PREFIX)))
         and (source.startswith(_HUB_PREFIX) or not _looks_like_path(path))
     ):
-        yield _Source(hub.download(*repo, offline=offline_variable()))
+        yield _Source(_download_from_hub(source, repo))
     else:
         raise FormatError(
             f"{format_path(path)!s:.200}: no such folder, archive or Hub id (org/name); bundled models: "
@@ -620,19 +667,37 @@ def _open_files(folder: Path, model: CatalogModel) -> Iterator[_Source]:
 def fetch(source: str, *, max_gb: float = MAX_GB) -> Path:
     """Download a published model or a model on the Hub, verify its checksums, and return its folder.
 
-    A later ``load`` of the same name finds it without the network.
+    A later ``load`` of the same name finds it without the network. Bundled models need no download.
 
     Args:
-        source: Name of a published model, or a Hub id.
+        source: Name of a published or bundled model, or a Hub id.
         max_gb: Largest size of a file in GB; only for published models that are not on the Hub.
+
+    Example:
+        >>> fetch("allenai/small").name  # doctest: +SKIP
     """
+    if source in bundled_models():
+        return bundled_folder(source)
     model = find_model(source)
     if model is not None and model.hub is None:
         return download_model(model, max_gb=max_gb).folder
     repo = hub.split_id(model.hub if model is not None and model.hub else source.removeprefix(_HUB_PREFIX))
     if repo is None:
-        raise ConfigError(f"expected the name of a published model or a Hub id; found {source[:80]!r}")
-    return hub.download(*repo, offline=offline_variable())
+        raise ConfigError(
+            f"expected the name of a published model or a Hub id; found {source[:80]!r}; 'elmo models' lists the "
+            "published models"
+        )
+    return _download_from_hub(source, repo)
+
+
+def _download_from_hub(name: str, repo: tuple[str, str | None]) -> Path:
+    """Download a model from the Hub; if it is not there, say which published models have similar names."""
+    try:
+        return hub.download(*repo, offline=offline_variable())
+    except FormatError as error:
+        if similar := similar_names(name):
+            raise FormatError(f"{error}; published models with similar names: {', '.join(similar)}") from error
+        raise
 
 
 def _looks_like_path(path: Path) -> bool:
