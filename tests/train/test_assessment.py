@@ -31,6 +31,19 @@ def test_more_text_helps_more_than_more_time_if_a_small_text_was_read_often() ->
     assert once.with_more_time < 300
 
 
+def test_estimates_are_near_what_a_longer_run_reached() -> None:
+    """Two runs of docs/training.md and docs/models.md: 2.75 and 47 million tokens of English."""
+    result = assess(228.0, n_words=40_000, tokens=8_000_000, tokens_read=2_750_000)
+    assert 50 < result.with_more_text < 150  # 94 after 47 million tokens of a text of 82 million
+    assert result.with_more_text < result.with_more_time < 228
+
+
+def test_a_short_run_gives_no_estimates() -> None:
+    result = assess(4840.0, n_words=12_563, tokens=75_000, tokens_read=28_000)
+    assert (result.with_more_text, result.with_more_time) == (None, None)
+    assert result.lines["to improve"].endswith("this run was too short for estimates")
+
+
 @pytest.mark.parametrize("perplexity", [None, float("nan"), float("inf"), 0.0, "12", -1])
 def test_models_without_a_usable_perplexity_are_not_assessed(perplexity: Any) -> None:
     assert assess(perplexity) is None

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from elmo.train.plan import expected_loss
+from elmo.train.plan import IRREDUCIBLE_LOSS, expected_loss
 
 Level = Literal["very weak", "weak", "usable", "good"]
 
@@ -35,6 +35,7 @@ class ModelAssessment:
         level: How much lower the perplexity is, as a word.
         with_more_text: Estimated perplexity with ten times as much text; None if the number of tokens is unknown.
         with_more_time: Estimated perplexity after four times as much training on the same text, or None.
+        is_short: Whether the run read too few tokens for these estimates.
     """
 
     perplexity: float
@@ -43,6 +44,7 @@ class ModelAssessment:
     level: Level
     with_more_text: float | None = None
     with_more_time: float | None = None
+    is_short: bool = False
 
     @property
     def lines(self) -> dict[str, str]:
@@ -57,19 +59,26 @@ class ModelAssessment:
                 f"{_MORE_TEXT} times as much text: perplexity about {_format(self.with_more_text)}; {_MORE_TIME} times "
                 f"as much training on the same text: about {_format(self.with_more_time)} (estimates)"
             )
+        elif self.is_short:
+            lines["to improve"] = "train for longer, if possible on more text; this run was too short for estimates"
         return lines
 
 
 def assess_model(metadata: Mapping[str, Any], *, n_words: int | None, n_weights: int) -> ModelAssessment | None:
     """Assess a model that ``elmo train`` wrote; return None for other models.
 
-    The estimates are differences of the expected loss in the scaling law that also plans runs. It was measured on
-    Transformers, so they only show the direction and the order of magnitude.
+    The estimates use the scaling law that also plans runs: the part of the loss that more text or training can remove
+    shrinks as much as in the law. It was measured on Transformers, so they only show the direction and the order of
+    magnitude. There are no estimates for runs so short that the law predicts a loss above that of a uniform guess.
 
     Args:
         metadata: Metadata of the model, whose entry ``training`` describes the run.
         n_words: Size of the vocabulary.
         n_weights: Number of weights of the model.
+
+    Example:
+        >>> model = Elmo.from_pretrained("run")
+        >>> assessment = assess_model(model.pretrained.metadata, n_words=len(model.vocab.words), n_weights=100_000)
     """
     training = metadata.get("training")
     if not isinstance(training, Mapping) or not n_words:
@@ -88,15 +97,20 @@ def assess_model(metadata: Mapping[str, Any], *, n_words: int | None, n_weights:
     if not (isinstance(n_unique, int) and isinstance(n_read, int) and min(n_unique, n_read) > 0):
         return ModelAssessment(perplexity, n_words, by_frequency, level)
 
-    def estimate(*, text: int, time: int) -> float:
-        loss, now = (
-            expected_loss(n_weights=n_weights, n_tokens=a * n_read, n_unique=b * n_unique)
-            for a, b in ((time, text), (1, 1))
-        )
-        return max(1.0, perplexity * math.exp(loss - now))
+    def predict_loss(*, text: int = 1, time: int = 1) -> float:
+        return expected_loss(n_weights=n_weights, n_tokens=time * n_read, n_unique=text * n_unique)
 
-    more_text = estimate(text=_MORE_TEXT, time=_MORE_TEXT)
-    return ModelAssessment(perplexity, n_words, by_frequency, level, more_text, estimate(text=1, time=_MORE_TIME))
+    now = predict_loss()
+    if now > math.log(n_words):
+        return ModelAssessment(perplexity, n_words, by_frequency, level, is_short=True)
+
+    def estimate(loss: float) -> float:
+        removable = max(0.0, math.log(perplexity) - IRREDUCIBLE_LOSS)
+        share = (now - loss) / (now - IRREDUCIBLE_LOSS)  # of the removable loss
+        return perplexity * math.exp(-removable * share)
+
+    more_text, more_time = predict_loss(text=_MORE_TEXT, time=_MORE_TEXT), predict_loss(time=_MORE_TIME)
+    return ModelAssessment(perplexity, n_words, by_frequency, level, estimate(more_text), estimate(more_time))
 
 
 def _format(perplexity: float) -> str:

@@ -50,7 +50,8 @@ _MEASURE_STEPS = 30  # largest number of steps to measure one size
 _EQUAL_LOSS = 0.02  # nats; if the expected losses are this close, the smallest size is used
 _CLOSE_LOSS = 0.5  # nats; a size this close to the best is measured too, because it may be better than estimated
 _MEASURE_SHARE = 0.05  # share of the time; a size that takes longer to measure is not considered
-_A, _B, _E, _ALPHA, _BETA = 406.4, 410.7, 1.69, 0.34, 0.28  # Hoffmann et al. 2022
+_A, _B, _ALPHA, _BETA = 406.4, 410.7, 0.34, 0.28  # Hoffmann et al. 2022
+IRREDUCIBLE_LOSS = 1.69  # of the same law, in nats per token
 _log = logging.getLogger(__name__)
 
 
@@ -376,7 +377,7 @@ def expected_loss(*, n_weights: float, n_tokens: float, n_unique: float) -> floa
     # additional weights lose their value like repeated tokens (Muennighoff et al. 2023)
     enough = (_A * _ALPHA / (_B * _BETA) * n_unique**_BETA) ** (1 / _ALPHA)
     weights = _effective(n_weights, enough, 5.3)
-    return _E + _A / weights**_ALPHA + _B / tokens**_BETA
+    return IRREDUCIBLE_LOSS + _A / weights**_ALPHA + _B / tokens**_BETA
 
 
 def _effective(number: float, enough: float, half_life: float) -> float:
