@@ -13,6 +13,11 @@ import typer
 from elmo.cli.app import build_app
 
 _CODE = re.compile(r"(```.*?```|`[^`\n]+`)", re.DOTALL)
+_DIRECTIVE = re.compile(r" *# doctest:.*")
+_NOTE = (
+    "In the examples, `elmo` is a loaded model, `Elmo.from_pretrained()`; other names are imported from this package "
+    "or from `elmo`, and `np` is NumPy. `tests/docs/test_docstrings.py` runs them in a folder with the files they name."
+)
 
 
 def write_pages(source: Path, target: Path) -> None:
@@ -57,7 +62,7 @@ def describe_package(
     """Yield the lines of the page of a package."""
     module = package if name == "elmo" else package[name.partition(".")[2]]
     text = module.docstring.value.split("\n\n")[0] if module.docstring else ""
-    yield from [f"# {name}", "", escape(text), "", "| name | description |", "|---|---|"]
+    yield from [f"# {name}", "", escape(text), "", _NOTE, "", "| name | description |", "|---|---|"]
     for item, path in objects.items():
         home = homes[path]
         link = f"#{item.lower()}" if home == name else f"{home}.md#{item.lower()}"
@@ -108,9 +113,8 @@ def describe_docstring(obj: Any) -> Iterator[str]:
     for section in obj.docstring.parse("google", warnings=False):
         if section.kind.value == "text":
             yield from [escape(dedent_examples(section.value)), ""]
-        elif section.kind.value == "examples":
-            for kind, text in section.value:
-                yield from [fence(text) if kind.value == "examples" else escape(text), ""]
+        elif section.kind.value == "admonition" and section.value.kind == "example":
+            yield from ["Example:", "", fence(section.value.contents), ""]
         elif section.kind.value in ("parameters", "other parameters", "attributes"):
             title = "attribute" if section.kind.value == "attributes" else "parameter"
             yield from [f"| {title} | meaning |", "|---|---|"]
@@ -129,8 +133,8 @@ def dedent_examples(text: str) -> str:
 
 
 def fence(example: str) -> str:
-    """Return an example as a code block."""
-    return f"```pycon\n{example.strip()}\n```"
+    """Return an example as a code block, without directives for the test that runs it."""
+    return f"```pycon\n{_DIRECTIVE.sub('', example).strip()}\n```"
 
 
 def summary(obj: Any) -> str:

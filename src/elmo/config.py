@@ -194,6 +194,13 @@ class BiLmConfig:
         encoder: The two stacks above the token layer. In JSON, its key is its kind: ``lstm`` or ``transformer``.
         alphabet: What counts as a character: a UTF-8 byte of the word (``bytes``) or of its simplified Chinese form
             (``simplified``), or a Unicode character (``unicode``). None if ``chars`` is None.
+
+    Example:
+        >>> config = elmo.config
+        >>> config.n_layers == elmo.n_layers
+        True
+        >>> BiLmConfig.from_json(config.to_json()) == config
+        True
     """
 
     chars: CharCnnConfig | None

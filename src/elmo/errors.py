@@ -48,7 +48,15 @@ __all__ = [
 
 
 class ElmoError(Exception):
-    """Base class of all errors that elmo raises; every message is one line."""
+    """Base class of all errors that elmo raises; every message is one line.
+
+    Example:
+        >>> try:
+        ...     Elmo.from_pretrained("no/such/model")
+        ... except ElmoError as error:
+        ...     print(type(error).__name__)
+        FormatError
+    """
 
 
 class ConfigError(ElmoError):
@@ -107,6 +115,13 @@ class ServiceError(ElmoError):
         code: Short name of the problem: a code of the service such as "overloaded", or "connection", "timeout" or
             "malformed_reply"; None if the service stated none.
         retry_after: Seconds after which the service asks to try again; None if it did not.
+
+    Example:
+        >>> try:
+        ...     Client("http://127.0.0.1:9", max_retries=0).models()
+        ... except ServiceError as error:
+        ...     print(error.code, error.status)
+        connection None
     """
 
     def __init__(
@@ -127,6 +142,10 @@ class MissingExtraError(ElmoError):
         expected: The supported versions, if another version was found.
         found: The installed version.
         problem: Why the installed library cannot be imported.
+
+    Example:
+        >>> print(MissingExtraError("this function", extra="spacy"))
+        this function requires an optional dependency: pip install 'pyelmo[spacy]'
     """
 
     def __init__(

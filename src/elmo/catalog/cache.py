@@ -82,7 +82,12 @@ class CachedModel:
 
 
 def cache_folder() -> Path:
-    """Return the folder of downloaded models: ELMO_DOWNLOADS, or elmo/models in the user's cache folder."""
+    """Return the folder of downloaded models: ELMO_DOWNLOADS, or elmo/models in the user's cache folder.
+
+    Example:
+        >>> cache_folder().name
+        'models'
+    """
     chosen = os.environ.get(VARIABLE)
     return Path(chosen).expanduser() if chosen else user_cache() / "models"
 
@@ -228,7 +233,12 @@ def _is_hidden(path: Path, root: Path) -> bool:
 
 
 def list_cached() -> list[CachedModel]:
-    """List the models in the cache, by name."""
+    """List the models in the cache, by name.
+
+    Example:
+        >>> list_cached()  # nothing was downloaded yet
+        []
+    """
     found = []
     for model in _models_with_files():
         cache = ModelCache(model)
@@ -274,6 +284,10 @@ def remove_cached(names: Sequence[str], *, forget: bool = False, unfinished_only
         names: Names of the models.
         forget: Also forget the checksums, to accept other files from the publisher.
         unfinished_only: Remove unfinished downloads only.
+
+    Example:
+        >>> remove_cached(["allenai/transformer-elmo"])  # it was not downloaded
+        0
     """
     n_bytes = 0
     for model in [get_model(name) for name in names]:

@@ -43,6 +43,9 @@ def download_model(name: str | CatalogModel, *, max_gb: float = MAX_GB, progress
         max_gb: Largest size of a file in GB.
         progress: Called with the name of a file, the number of bytes so far and its size. Default: show a progress bar
             if stderr is a terminal, otherwise log the progress.
+
+    Example:
+        >>> download_model("allenai/small").folder  # doctest: +SKIP
     """
     model = get_model(name) if isinstance(name, str) else name
     if not 0 < max_gb < 1e6:

@@ -131,6 +131,11 @@ def calibrate_model(
         tokenizer: Tokenizer to use instead of that of the model.
         device: Device of the network.
         show_progress: Show a progress bar on stderr.
+
+    Example:
+        >>> folder, statistics = calibrate_model("en", "long.txt", out=Path("calibrated"))
+        >>> folder.name
+        'calibrated'
     """
     folder = Path(model)
     out = native.choose_copy(folder, out, suffix="calibrated")

@@ -116,6 +116,14 @@ def compare(
         other: A model of another language that is aligned to this model, or the reverse; see ``elmo align``.
         other_sentences: Sentences of the other language, with a word that is marked like ``[[this]]``. Pairs of
             sentences of both languages are not ranked.
+
+    Example:
+        >>> comparison = compare(elmo, "bank", ["The bank of the river.", "The bank gave a loan.", "A bank lent it."])
+        >>> cosines = comparison.matrices["sense"]
+        >>> cosines.shape
+        (3, 3)
+        >>> bool(cosines[1, 2] > cosines[0, 1])
+        True
     """
     if not word.strip():
         raise DataError("the word to compare must not be empty")
@@ -178,6 +186,11 @@ def rank_similarity(elmo: Elmo, word: str | None, cosine: float) -> SimilarityRa
     The cosine must be that of vectors with ``layers="sense"``. Words that are rare in the text of ``elmo calibrate``
     are ranked among the usages of all words, and so are two different words (None). The result is None if the model has
     no similarity statistics.
+
+    Example:
+        >>> low, high = (rank_similarity(elmo, "bank", cosine) for cosine in (0.1, 0.9))
+        >>> low.share < high.share
+        True
     """
     statistics = elmo.pretrained.similarity
     if statistics is None:

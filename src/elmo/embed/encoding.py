@@ -44,14 +44,13 @@ class Encoding(Generic[VectorsT]):
     >>> encoding = elmo.Elmo.from_pretrained().encode("She moved to New York.")
     >>> encoding.tokens
     ('She', 'moved', 'to', 'New', 'York', '.')
-    >>> encoding.vectors.shape  # (time, width)
-    (6, 320)
-    >>> encoding.word("moved").shape  # the vector of a word
-    (320,)
-    >>> encoding.phrase("New York").shape  # the mean of two tokens; see also span() and characters()
-    (320,)
-    >>> encoding.sentence().shape  # the mean of all tokens
-    (320,)
+    >>> time, width = encoding.vectors.shape
+    >>> encoding.word("moved").shape == (width,)  # the vector of a word
+    True
+    >>> encoding.phrase("New York").shape == (width,)  # the mean of two tokens; see also span() and characters()
+    True
+    >>> encoding.sentence().shape == (width,)  # the mean of all tokens
+    True
 
     With ``encode(..., layers="all")``, the first axis of every vector is the layer: ``vectors`` is
     (layer, time, width), and ``word("moved")`` is (layer, width). Compare vectors with ``elmo.similarity``.
@@ -171,6 +170,11 @@ def similarity(a: Vectors | Tensor, b: Vectors | Tensor) -> float:
 
     The cosine is computed in float64, so that vectors in half precision lose no further precision. The
     cosine with a zero vector is 0. Raises ``NotFiniteError`` if a vector contains nan or inf.
+
+    Example:
+        >>> river, loan = elmo.encode(["The bank of the river.", "The bank gave her a loan."])
+        >>> -1 <= similarity(river.word("bank"), loan.word("bank")) <= 1
+        True
     """
     if a.ndim != 1 or b.ndim != 1 or a.shape != b.shape:
         raise ShapeError(
@@ -185,6 +189,11 @@ def similarities(a: Vectors | Tensor, b: Vectors | Tensor) -> NDArray[np.float64
 
     The cosines are computed in float64, so that vectors in half precision lose no further precision. The
     cosine with a zero vector is 0. Raises ``NotFiniteError`` if a vector contains nan or inf.
+
+    Example:
+        >>> first, second = elmo.encode(["The bank of the river.", "The bank gave her a loan."])
+        >>> similarities(first.vectors, second.vectors).shape  # a row for each token of the first sentence
+        (6, 7)
     """
     x, y = (_as_float64(vectors) for vectors in (a, b))
     for name, vectors in (("a", x), ("b", y)):

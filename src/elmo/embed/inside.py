@@ -87,6 +87,11 @@ def look_inside(elmo: Elmo, sentence: str | list[str], *, token: int = 0) -> Ins
         elmo: The model.
         sentence: A sentence, as text or as a list of tokens.
         token: Number of the token whose vector is shown in steps, from 0.
+
+    Example:
+        >>> inside = look_inside(elmo, "The bank gave her a loan.", token=1)
+        >>> len(inside.token_vector) == elmo.width // 2  # before it is doubled for the two directions
+        True
     """
     tokens = as_tokens(sentence, elmo.tokenizer, subject="the sentence")
     if not len(tokens):

@@ -26,6 +26,12 @@ class Carry:
     pass it to each call of ``encode``: row k of a batch starts from the state at the end of row k of the
     previous batch. If a batch is smaller, the states of the other rows are kept; if it is larger, its new
     rows start from zero.
+
+    Example:
+        >>> carry = Carry()
+        >>> first, second = (elmo.encode("Yes.", start=carry).vectors for _ in range(2))
+        >>> np.array_equal(first, second)  # the second call starts from the state after the first one
+        False
     """
 
     def __init__(self) -> None:

@@ -35,6 +35,11 @@ def add_warm_state(
         tokenizer: Tokenizer to use instead of that of the model.
         device: Device of the network.
         show_progress: Show a progress bar on stderr.
+
+    Example:
+        >>> add_warm_state("en", "corpus.txt", out=Path("warm")).name
+        'warm'
+        >>> warm = Elmo.from_pretrained("warm").encode("Yes.", start="warm")
     """
     folder = Path(model)
     out = native.choose_copy(folder, out, suffix="warm")

@@ -89,6 +89,9 @@ def collect_evidence(
         on_run: Function to call after each run.
         on_epoch: Function to call after each epoch of a run.
         show_progress: Show progress bars.
+
+    Example:
+        >>> evidence = collect_evidence("examples/evidence.toml", "evidence", tasks=["pos"])  # doctest: +SKIP
     """
     plan = plan if isinstance(plan, EvidencePlan) else read_plan(plan, only=tasks)
     out = Path(out)

@@ -90,6 +90,9 @@ def read_plan(path: str | Path, *, only: Collection[str] | None = None) -> Evide
     Args:
         path: The plan, a TOML file.
         only: Names of the tasks to read; None reads all tasks.
+
+    Example:
+        >>> plan = read_plan("examples/evidence.toml")  # doctest: +SKIP
     """
     path = Path(path)
     values = _read_toml(path)

@@ -270,7 +270,12 @@ _TASK = 24  # maximum width of the name of a task, in terminal columns
 
 
 def format_evidence(evidence: Evidence) -> list[str]:
-    """Format all tables and figures as lines of text; scores are in percent."""
+    """Format all tables and figures as lines of text; scores are in percent.
+
+    Example:
+        >>> evidence = collect_evidence("examples/evidence.toml", "evidence", tasks=["pos"])  # doctest: +SKIP
+        >>> lines = format_evidence(evidence)  # doctest: +SKIP
+    """
     lines: list[str] = []
     for table in evidence.tables:
         lines += [_TITLES[table.number], *_align(_table_rows(table, evidence)), ""]

@@ -107,6 +107,11 @@ def read_files(
         softmax: The HDF5 file with the output layer.
         embedding: The HDF5 file with a token cache. The model then looks up the words of ``vocab`` in this cache
             instead of reading characters, and ``weights`` only needs the LSTMs.
+
+    Example:
+        >>> convert("en", "hdf5", to="hdf5")
+        >>> read_files("hdf5/options.json", "hdf5/weights.hdf5").config == elmo.config
+        True
     """
     import torch
 

@@ -410,6 +410,10 @@ def add_warm(folder: Path, warm: WarmState) -> None:
     The model can be loaded even after a crash in the middle, because a ``warm.safetensors`` that is not listed in
     ``SHA256SUMS`` is ignored: the old file is removed from the list before the new file is written, and the new
     file is added to the list afterwards.
+
+    Example:
+        >>> convert("en", "with-state")
+        >>> add_warm(Path("with-state"), load("en").warm)
     """
     source = _VerifiedFolder(folder, verify=True, is_mapped=False)
     raise_all(warm.problems(source.config().bilm), subject="warm state", kind=StateError)

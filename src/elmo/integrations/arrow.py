@@ -48,6 +48,10 @@ def to_arrow(encodings: Encoding | Iterable[Encoding], *, pooling: Pooling | Non
     Args:
         encodings: One encoding, or several with vectors of the same width.
         pooling: Store one vector per sentence: "mean", "max" or "ends".
+
+    Example:
+        >>> to_arrow(elmo.encode(["The bank.", "Yes."])).num_rows
+        2
     """
     rows = [encodings] if isinstance(encodings, Encoding) else list(encodings)
     tokens = pa.array([[_clean(token) for token in row.tokens] for row in rows], pa.list_(pa.string()))
@@ -75,6 +79,11 @@ def from_arrow(table: Any) -> list[Encoding]:
     Args:
         table: A table of pyarrow, polars, pandas (with Arrow types) or DuckDB, or anything else with the Arrow
             interface (``__arrow_c_stream__``).
+
+    Example:
+        >>> (encoding,) = from_arrow(to_arrow(elmo.encode("The bank.")))
+        >>> encoding.tokens
+        ('The', 'bank', '.')
     """
     try:
         table = table if isinstance(table, pa.Table) else pa.table(table)
@@ -232,6 +241,12 @@ def read_job(path: str | Path, *, verify: bool = True) -> pyarrow.RecordBatchRea
     Args:
         path: The output of a job, its manifest, or a single shard.
         verify: Check the SHA-256 of each file that the manifest lists.
+
+    Example:
+        >>> from elmo.jobs import EmbedJob, embed_corpus
+        >>> summary = embed_corpus(EmbedJob(("corpus.txt",), Path("arrow.parquet")), elmo)
+        >>> read_job("arrow.parquet").read_all().num_rows
+        10
     """
     batches = _read_batches(Path(path), verify=verify)
     first = next(batches, None)

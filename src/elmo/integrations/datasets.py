@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 class EmbedColumn:
     """Adds a column of sentence vectors to batches of a dataset; pass it to ``Dataset.map(…, batched=True)``.
 
-    >>> dataset.map(EmbedColumn("en", column="text"), batched=True)
+    >>> from datasets import Dataset
+    >>> dataset = Dataset.from_dict({"text": ["The bank of the river.", "Yes."]})
+    >>> dataset.map(EmbedColumn("en", column="text"), batched=True).column_names
+    ['text', 'vector']
     """
 
     def __init__(
@@ -97,6 +100,12 @@ def embed_dataset(
         function: The model, the columns and the layers.
         batch_size: Number of rows per batch.
         num_proc: Number of processes.
+
+    Example:
+        >>> from datasets import Dataset
+        >>> dataset = Dataset.from_dict({"text": ["The bank of the river.", "Yes."]})
+        >>> embed_dataset(dataset, EmbedColumn("en")).column_names
+        ['text', 'vector']
     """
     require("datasets", extra="datasets", at_least="4.0")
     from datasets import Features, List, Value

@@ -54,6 +54,11 @@ def build_keyed_vectors(
         lowercase: Convert words to lower case, after their vectors were computed.
         min_count: Leave out words that occur less often.
         max_words: Maximum number of words, the most frequent ones. Default: no limit.
+
+    Example:
+        >>> vectors = build_keyed_vectors("corpus.txt")
+        >>> "bank" in vectors
+        True
     """
     if max_words is not None and max_words < 1:
         raise ConfigError(f"max_words must be at least 1; found {max_words}")

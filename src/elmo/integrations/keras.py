@@ -50,10 +50,11 @@ SequencePooling = Literal["mean", "max"]
 class ElmoLayer(keras.layers.Layer):
     """Computes the vectors of tokens, or of whole texts, from ids.
 
+    >>> import keras
     >>> layer = ElmoLayer("en", pooling="mean")
     >>> model = keras.Sequential([layer, keras.layers.Dense(2, activation="softmax")])
     >>> model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
-    >>> model.fit(layer.prepare(texts), labels)
+    >>> history = model.fit(layer.prepare(["A good film.", "Not for me."]), np.array([1, 0]), verbose=0)
     """
 
     encoder: TokenEncoder

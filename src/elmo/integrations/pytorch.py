@@ -35,6 +35,10 @@ def export_bilm(elmo: Elmo, *, mix: LayerMix | None = None) -> ExportedProgram:
     Args:
         elmo: The model, in float32 or float64.
         mix: A mix of layers to include in the program.
+
+    Example:
+        >>> program = export_bilm(elmo)  # doctest: +SKIP
+        >>> torch.export.save(program, "elmo.pt2")  # doctest: +SKIP
     """
     elmo.pretrained.check_unaligned("export")
     if elmo.precision not in ("float32", "float64"):

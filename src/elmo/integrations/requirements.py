@@ -16,6 +16,9 @@ def require(library: str, *, extra: str, at_least: str, below: str | None = None
         extra: The extra of pyelmo that installs it.
         at_least: The first version that works.
         below: The first version that does not work any more.
+
+    Example:
+        >>> require("numpy", extra="all", at_least="1.0")
     """
     expected = f"{library} {at_least} or newer" + (f", below {below}" if below else "")
     try:

@@ -35,7 +35,16 @@ _SUBFOLDER = re.compile(r"(?:\w[\w.-]*)?", re.ASCII)  # of a module; empty for t
 
 
 class ElmoModule(InputModule):
-    """The first module of a ``SentenceTransformer``: tokenizes text and computes the vectors of the tokens."""
+    """The first module of a ``SentenceTransformer``: tokenizes text and computes the vectors of the tokens.
+
+    Example:
+        >>> from sentence_transformers import SentenceTransformer
+        >>> from sentence_transformers.sentence_transformer.modules import Pooling
+        >>> module = ElmoModule("en")
+        >>> model = SentenceTransformer(modules=[module, Pooling(module.get_embedding_dimension())])
+        >>> model.encode(["The bank of the river."]).shape == (1, elmo.width)
+        True
+    """
 
     save_in_root = False  # our config.json would be taken for that of a transformers model
     config_file_name = "elmo_module.json"
@@ -161,6 +170,11 @@ def build_sentence_transformer(
         trainable: Train the network, not only the mix.
         pooling: How to pool the vectors of the tokens.
         max_seq_length: Number of tokens after which a text is cut off. Default: no limit.
+
+    Example:
+        >>> model = build_sentence_transformer("en")
+        >>> model.encode(["The bank of the river."]).shape == (1, elmo.width)
+        True
     """
     module = ElmoModule(model, layers=layers, trainable=trainable, max_seq_length=max_seq_length)
     return SentenceTransformer(
@@ -174,6 +188,11 @@ def load_sentence_transformer(folder: str | Path) -> SentenceTransformer:
 
     ``SentenceTransformer(folder)`` needs ``trust_remote_code=True`` for every module that is not its own, and may then
     run code from the folder. This function never does.
+
+    Example:
+        >>> build_sentence_transformer("en").save("encoder")
+        >>> load_sentence_transformer("encoder").encode(["Yes."]).shape == (1, elmo.width)
+        True
     """
     folder = Path(folder)
     entries, options = read_json(folder / "modules.json"), read_json(folder / "config_sentence_transformers.json")

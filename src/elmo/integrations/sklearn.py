@@ -162,6 +162,11 @@ class ElmoTokenVectorizer(_ElmoTransformer, auto_wrap_output_keys=None):
 
     The result of ``transform`` is a list with an array (time, width) per text, or a data frame per text after
     ``set_output``. Concatenate them to train a classifier of tokens.
+
+    Example:
+        >>> vectors = ElmoTokenVectorizer().fit_transform(["The bank of the river.", "Yes."])
+        >>> [len(tokens) for tokens in vectors]
+        [6, 2]
     """
 
     def __init__(

@@ -410,6 +410,14 @@ def use_elmo_vectors(doc: Doc) -> Doc:
     The component ``elmo`` calls this function. Call it for documents that come from another process
     (``nlp.pipe(n_process=2)``) or from a file, because spaCy does not store these hooks. Without them, spaCy prefers
     static vectors, and the similarity of two uses of the same word is always 1.
+
+    Example:
+        >>> import spacy
+        >>> nlp = spacy.blank("en")
+        >>> _ = nlp.add_pipe("elmo")
+        >>> doc = use_elmo_vectors(nlp("The bank of the river."))
+        >>> doc[1].vector.shape == (elmo.width,)
+        True
     """
     if len(doc.tensor) != len(doc):
         raise DataError(

@@ -44,6 +44,11 @@ class TokenEncoder(nn.Module):
         layers: Layers of the vectors.
         trainable: Whether to train the network.
         width: Width of the vectors.
+
+    Example:
+        >>> encoder = TokenEncoder("en", layers="average")
+        >>> encoder.width == elmo.width
+        True
     """
 
     def __init__(

@@ -109,6 +109,11 @@ def estimate_job(
         machines: Numbers of machines like this one to estimate the time and cost for. The time of the computation is
             divided by their number; it is never shorter than one shard, nor than reading the text in one process.
         price: Price of one core for one hour. A core is a thread that the job computes with.
+
+    Example:
+        >>> estimate = estimate_job(EmbedJob(("corpus.txt",), Path("estimated.npz")), elmo)
+        >>> estimate.machines[0].hours > 0
+        True
     """
     _check(job, machines, price)
     elmo = elmo.snapshot()

@@ -63,6 +63,11 @@ class EmbedJob:
         set_aside: Leave out sentences that are too long, or have a token that is too long, and write them to this file:
             a JSON object per line with file, line, start, text and error. The file is complete when the job is. Other
             errors end the job. Default: such a sentence ends the job.
+
+    Example:
+        >>> job = EmbedJob(("corpus.txt",), Path("vectors.h5"), layers="all")
+        >>> len(list(job.sentences(elmo.tokenizer)))
+        10
     """
 
     inputs: tuple[str, ...]
@@ -287,6 +292,10 @@ def plan_corpus(
         model: The model, or its config.
         tokenizer: Tokenizer. Default: that of the model, or the English one if ``model`` is a config.
         on_group: Called with the sentences of each shard.
+
+    Example:
+        >>> plan_corpus(EmbedJob(("corpus.txt",), Path("planned.npz")), elmo).sentences
+        10
     """
     config = model if isinstance(model, BiLmConfig) else model.config
     if tokenizer is None:

@@ -43,6 +43,12 @@ def read_embeddings(path: str | Path, *, verify: bool = True) -> Iterator[Encodi
     Args:
         path: The output of a job, its manifest, or a single shard.
         verify: Check the SHA-256 of each file that the manifest lists.
+
+    Example:
+        >>> from elmo.jobs import EmbedJob, embed_corpus
+        >>> summary = embed_corpus(EmbedJob(("corpus.txt",), Path("vectors.npz")), elmo)
+        >>> sum(len(encoding.tokens) for encoding in read_embeddings("vectors.npz")) == summary.tokens
+        True
     """
     path = Path(path)
     if path.name.endswith(".manifest.json"):

@@ -47,9 +47,11 @@ def embed_corpus(
     """Embed a corpus, or resume a job that was stopped.
 
     >>> from elmo.jobs import EmbedJob, embed_corpus, read_embeddings
-    >>> job = EmbedJob(inputs=("corpus.txt",), out=Path("vectors.npz"))  # doctest: +SKIP
-    >>> embed_corpus(job, "en")  # doctest: +SKIP
-    >>> for encoding in read_embeddings("vectors.npz"): ...  # doctest: +SKIP
+    >>> job = EmbedJob(inputs=("corpus.txt",), out=Path("all.npz"))
+    >>> embed_corpus(job, "en").sentences
+    10
+    >>> for encoding in read_embeddings("all.npz"):
+    ...     assert len(encoding.tokens) == len(encoding.vectors)
 
     Raises ``OutputError`` if the output cannot be written or belongs to another job. After an error, complete
     shards are kept.

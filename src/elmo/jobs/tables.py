@@ -56,6 +56,9 @@ class TableJob:
         batch_size: Number of texts per batch; affects the speed, not the vectors.
         shard_tokens: Maximum number of tokens per output file. Default: about 64 MB of token vectors.
         restart: Replace the output of an earlier run instead of resuming it.
+
+    Example:
+        >>> job = TableJob(Path("reviews.csv"), "text", Path("reviews.parquet"))
     """
 
     input: Path
@@ -103,6 +106,10 @@ def embed_table(job: TableJob, elmo: Elmo, *, on_progress: Callable[[Progress], 
         job: The table, the output and the options.
         elmo: The model.
         on_progress: Called with the progress after each batch and each shard.
+
+    Example:
+        >>> embed_table(TableJob(Path("reviews.csv"), "text", Path("reviews.parquet")), elmo).sentences
+        2
     """
     embed_job = job.embed_job()
     layout = Layout.of(elmo.config, layers=job.layers, dtype=job.dtype)

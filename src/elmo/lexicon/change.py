@@ -63,6 +63,9 @@ class ChangeOptions:
         n_examples: Number of typical usages to keep for each period.
         keep_usages: Whether to keep the usages and their vectors in the result, which a figure needs.
         seed: Random seed for sampling, permutations and clustering.
+
+    Example:
+        >>> options = ChangeOptions(measure="prt", min_count=3)
     """
 
     measure: MeasureName = "apd"
@@ -205,6 +208,14 @@ def change_in_corpora(
         on_progress: Called with the number of usages that are embedded so far and the total number of usages.
         on_measured: Called with the number of words whose change is measured so far and the total number of words.
         vectors: How to compute the vectors; see ``VectorOptions``.
+
+    Example:
+        >>> from elmo.jobs import EmbedJob
+        >>> sentences = list(EmbedJob(("corpus.txt",)).sentences(elmo.tokenizer))
+        >>> corpora = {"rivers": lambda: sentences[:3], "money": lambda: sentences[3:6]}
+        >>> changes = change_in_corpora(elmo, corpora, words=["bank"], options=ChangeOptions(min_count=3))
+        >>> [change.word for change in changes.words]
+        ['bank']
     """
     options = options or ChangeOptions()
     options.check(list(corpora))
@@ -264,6 +275,13 @@ def change_in_uses(
         options: Options for measuring and testing the change.
         on_progress: Called with the number of usages that are embedded so far and the total number of usages.
         vectors: How to compute the vectors; see ``VectorOptions``.
+
+    Example:
+        >>> old, new = (find_marked_usage(elmo.tokenizer, text) for text in ("The [[bank]].", "My [[bank]]."))
+        >>> uses = {"bank": {"old": [old] * 3, "new": [new] * 3}}
+        >>> changes = change_in_uses(elmo, uses, ["old", "new"], options=ChangeOptions(min_count=3))
+        >>> changes.words[0].n_usages
+        {'old': 3, 'new': 3}
     """
     options = options or ChangeOptions()
     options.check(periods)
@@ -423,6 +441,16 @@ def measure_change(
         periods: Names of the periods, in order of time.
         per_million: Occurrences per million tokens, by word and period.
         options: Options for measuring and testing the change.
+
+    Example:
+        >>> sentences = ["We sat on the [[bank]].", "The [[bank]] lent her money.", "Her [[bank]] gave her a loan."]
+        >>> usages = [find_marked_usage(elmo.tokenizer, sentence) for sentence in sentences]
+        >>> period = embed_usages(elmo, usages)
+        >>> changes = measure_change(
+        ...     [("bank", {"old": period, "new": period})], ["old", "new"], options=ChangeOptions(min_count=3)
+        ... )
+        >>> changes.words[0].overall.p > 0.5  # both periods have the same usages
+        True
     """
     options = options or ChangeOptions()
     options.check(periods)

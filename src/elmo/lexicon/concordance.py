@@ -92,6 +92,12 @@ def build_concordance(
         to: The usage that lines are compared with: its number in the index, or a sentence in which the word is
             marked like ``[[this]]``.
         seed: Random seed for sampling and clustering.
+
+    Example:
+        >>> index = build_index(IndexJob(("corpus.txt",), Path("lines")), elmo)
+        >>> concordance = build_concordance(index, "bank", elmo=elmo, sort="similarity", to="Her [[bank]].")
+        >>> len(concordance.lines)
+        6
     """
     if sort not in get_args(Sort):
         raise ConfigError(f"sort must be one of {', '.join(get_args(Sort))}; found {sort!r:.40}")
@@ -137,6 +143,10 @@ def arrange_usages(vectors: NDArray[Any]) -> NDArray[np.float64]:
 
     The result does not depend on the machine: the coordinate with the largest absolute loading is positive, and
     positions are scaled to -1..1 and rounded.
+
+    Example:
+        >>> arrange_usages(np.eye(3)).shape
+        (3, 2)
     """
     rows = unit_rows(np.asarray(vectors, dtype=np.float64))
     centered = rows - rows.mean(axis=0)

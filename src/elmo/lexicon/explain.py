@@ -142,6 +142,11 @@ def explain(
         layers: Layers of the vectors, as in ``Elmo.encode``, but not ``"all"``.
         max_words: Maximum number of context words to explain; the words nearest to the target are used.
         start: LSTM state at the start of a sentence; warm requires a model prepared with 'elmo warm'.
+
+    Example:
+        >>> explanation = explain(elmo, "I sat by the [[bank]] of the river.", layers="sense")
+        >>> len(explanation.scores) == len(explanation.tokens)
+        True
     """
     explainer = Explainer(elmo, method=method, layers=layers, max_words=max_words, start=start)
     usage = find_marked_usage(elmo.tokenizer, sentence, word)
@@ -166,6 +171,12 @@ class Explainer:
         layers: Layers of the vectors, as in ``Elmo.encode``, but not ``"all"``.
         max_words: Maximum number of context words to explain; the words nearest to the target are used.
         start: LSTM state at the start of a sentence; warm requires a model prepared with 'elmo warm'.
+
+    Example:
+        >>> explainer = Explainer(elmo, layers="sense")
+        >>> usage = find_marked_usage(elmo.tokenizer, "I sat by the [[bank]].")
+        >>> explainer.explain(usage).word
+        'bank'
     """
 
     def __init__(

@@ -78,6 +78,12 @@ class Index:
         n_words: Number of distinct words in the index.
         key: Function that maps a token to its dictionary entry.
         digest: Checksum of all shards.
+
+    Example:
+        >>> _ = build_index(IndexJob(("corpus.txt",), Path("index")), elmo)
+        >>> index = Index("index")
+        >>> [index.usage(number).word for number in index.numbers("bank")[:2]]
+        ['bank', 'bank']
     """
 
     def __init__(self, folder: str | Path) -> None:

@@ -75,6 +75,9 @@ class IndexJob:
             index. On a cluster, the index must be on storage that all machines share.
         cluster: Address of the Ray cluster, such as "auto", or master of Spark, such as "spark://host:7077". Default:
             this machine, or the cluster that this process is connected to.
+
+    Example:
+        >>> job = IndexJob(("corpus.txt",), Path("bank-index"), words=("bank",))
     """
 
     inputs: tuple[str, ...]
@@ -133,6 +136,11 @@ def build_index(
         on_progress: Called with the progress of the embedding job.
         on_graph_progress: Called with the number of usages in the approximate index, or in the Lance table, and the
             total number.
+
+    Example:
+        >>> index = build_index(IndexJob(("corpus.txt",), Path("built")), elmo)
+        >>> len(index.numbers("bank"))
+        6
     """
     if job.to == "lance":
         check_library()  # before hours of embedding

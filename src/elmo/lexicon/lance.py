@@ -44,7 +44,12 @@ _CODE_WIDTH = 8  # values per byte of a compressed vector
 
 
 class LanceIndex:
-    """An approximate index of usages in a Lance table. Its cosines are exact, but it may miss some neighbors."""
+    """An approximate index of usages in a Lance table. Its cosines are exact, but it may miss some neighbors.
+
+    Example:
+        >>> index = build_index(IndexJob(("corpus.txt",), Path("lance"), to="lance"), elmo)
+        >>> lance = LanceIndex.open(index)
+    """
 
     def __init__(self, index: Index, table: Any) -> None:
         self._index, self._table = index, table

@@ -76,6 +76,12 @@ def find_neighbors(
         k: Number of neighbors.
         among: Search the usages of all words, of the same word, or of other words.
         approximate: Use the approximate index or the Lance table, which are faster but may miss some neighbors.
+
+    Example:
+        >>> index = build_index(IndexJob(("corpus.txt",), Path("near")), elmo)
+        >>> (neighbors,) = find_neighbors(elmo, index, ["My [[bank]] lent me money."], k=2, among="same")
+        >>> [item.usage.word for item in neighbors.items]
+        ['bank', 'bank']
     """
     if among not in AMONG:
         raise ConfigError(f"among must be all, same or others; found {among!r:.40}")
@@ -140,7 +146,12 @@ _BATCH = 1 << 13  # number of usages to add between two calls of on_progress
 
 
 class ApproximateIndex:
-    """A graph for approximate search in an index. Its cosines are exact, but it may miss some neighbors."""
+    """A graph for approximate search in an index. Its cosines are exact, but it may miss some neighbors.
+
+    Example:
+        >>> index = build_index(IndexJob(("corpus.txt",), Path("graph"), approximate=True), elmo)
+        >>> approximate = ApproximateIndex.open(index)
+    """
 
     def __init__(self, index: Index, graph: Any) -> None:
         self._index, self._graph = index, graph

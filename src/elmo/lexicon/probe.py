@@ -147,6 +147,12 @@ def probe_layers(
         seed: First seed. It determines the order of the training words and the labels of the control task.
         start: Start state of the LSTMs, as in ``Elmo.encode``.
         on_progress: Called with a message after each stage.
+
+    Example:
+        >>> train, dev = (read_labels(f"{part}.conll", "2") for part in ("train", "dev"))
+        >>> results = probe_layers(elmo, train, dev)
+        >>> len(results.layers) == elmo.n_layers + 1  # and the mix of all layers
+        True
     """
     if n_seeds < 1:
         raise ConfigError(f"n_seeds must be at least 1; found {n_seeds}")
@@ -468,6 +474,11 @@ def read_labels(
         has_header: Whether the first line has the names of the columns. True if a column is given by name.
         max_tokens: Maximum number of labels to read.
         errors: What to do with bytes that are not UTF-8.
+
+    Example:
+        >>> data = read_labels("train.conll", 2)
+        >>> "B-LOC" in data.labels
+        True
     """
     if file_format not in get_args(FileFormat):
         raise ConfigError(f"file_format must be auto, conllu or columns; found {str(file_format)!r:.40}")

@@ -69,6 +69,10 @@ def read_sense_corpus(path: str | Path, *, gold: str | Path | None = None) -> It
     """Yield the sentences of a sense-tagged corpus in JSON lines or XML.
 
     ``gold`` is the file of gold keys that belongs to an XML corpus.
+
+    Example:
+        >>> [sentence.tokens.tokens for sentence in read_sense_corpus("semcor.jsonl")]
+        [('The', 'bank')]
     """
     with closing(read_lines(Path(path))) as lines:  # so that an error closes the file at once
         first = next((line for line in lines if line.text.strip()), None)
@@ -145,6 +149,11 @@ def score_senses(predictions: Mapping[str, str | None], instances: Iterable[Inst
 
     Returns:
         Scores over all instances ("all") and by part of speech.
+
+    Example:
+        >>> instances = [instance for sentence in read_sense_corpus("semcor.jsonl") for instance in sentence.instances]
+        >>> score_senses({instances[0].id: "bank%1:17:01::"}, instances)["all"].f1
+        1.0
     """
     tallies: dict[str, list[int]] = {}
     for instance in instances:

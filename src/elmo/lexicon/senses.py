@@ -120,6 +120,10 @@ class VectorOptions(TypedDict, total=False):
         by: Use the vectors of the word itself (layers), or of its predicted substitutes. Default: layers.
         layers: Layers of the vectors, as in ``Elmo.encode``, but not ``"all"``. Default: sense.
         start: Start state of the LSTMs, zero or warm. Default: zero.
+
+    Example:
+        >>> options: VectorOptions = {"by": "layers", "layers": "sense"}
+        >>> changes = change_in_corpora(elmo, corpora, words=["bank"], **options)  # doctest: +SKIP
     """
 
     by: VectorSource
@@ -153,6 +157,13 @@ def senses_in_corpus(
         seed: Random seed for sampling and clustering.
         is_as_written: Encode usages as they are written, instead of replacing each form with ``word``.
         vectors: How to compute the vectors; see ``VectorOptions``.
+
+    Example:
+        >>> from elmo.jobs import EmbedJob
+        >>> sentences = list(EmbedJob(("corpus.txt",)).sentences(elmo.tokenizer))
+        >>> senses = senses_in_corpus(elmo, sentences, "bank", n_clusters=2)
+        >>> len(senses.items)
+        2
     """
     items = find_usages(sentences, [word], key=entry_key(elmo), limit=limit, seed=seed)[word]
     if not items:
@@ -175,6 +186,12 @@ def join_usages(first: Index, second: Index, words: tuple[str, str], *, limit: i
         words: The word in each language.
         limit: Maximum number of usages of both words; if there are more, random samples of equal size are used.
         seed: Random seed of the samples.
+
+    Example:
+        >>> index = build_index(IndexJob(("corpus.txt",), Path("joined")), elmo)
+        >>> usages = join_usages(index, index, ("river", "stream"), limit=10)
+        >>> [usage.word for usage in usages.items]
+        ['river', 'stream']
     """
     settings = [(index.layers, index.start, index.width) for index in (first, second)]
     if settings[0] != settings[1] or not first.has_coordinates({second.model, *second.targets}):
@@ -215,6 +232,13 @@ def find_senses(
         name_of: A function that names a sense from its usages, the most typical first. Default: name a sense
             by words that occur near its usages more often than near other usages.
         seed: Random seed.
+
+    Example:
+        >>> sentences = ["We sat on the [[bank]].", "The [[bank]] lent her money.", "Her [[bank]] gave her a loan."]
+        >>> usages = [find_marked_usage(elmo.tokenizer, sentence) for sentence in sentences]
+        >>> senses = find_senses(embed_usages(elmo, usages), n_clusters=2)
+        >>> [sense.number for sense in senses.items]
+        [1, 2]
     """
     if not len(usages):
         raise DataError(f"{word or 'word'!r:.40}: expected usages to cluster, found none")
@@ -261,6 +285,12 @@ def embed_by(
         layers: Layers of the vectors, as in ``Elmo.encode``; not used for substitutes.
         start: Start state of the LSTMs, as in ``Elmo.encode``.
         on_progress: Called with the number of usages that are embedded so far.
+
+    Example:
+        >>> sentences = ["We sat on the [[bank]].", "The [[bank]] lent her money.", "Her [[bank]] gave her a loan."]
+        >>> usages = [find_marked_usage(elmo.tokenizer, sentence) for sentence in sentences]
+        >>> embed_by(elmo, usages, by="substitutes").vectors.shape[0]
+        3
     """
     if by == "substitutes":
         return embed_substitutes(elmo, usages, start=start, on_progress=on_progress)
@@ -371,7 +401,14 @@ _N_SUBSTITUTES = 10  # number of substitutes for each of these usages
 
 
 def name_by_substitutes(elmo: Elmo, *, n_words: int = 3) -> SubstituteNames | None:
-    """Return a function that names a sense by the substitutes of its usages; None if the model has no softmax."""
+    """Return a function that names a sense by the substitutes of its usages; None if the model has no softmax.
+
+    Example:
+        >>> sentences = ["We sat on the [[bank]].", "The [[bank]] lent her money.", "Her [[bank]] gave her a loan."]
+        >>> usages = [find_marked_usage(elmo.tokenizer, sentence) for sentence in sentences]
+        >>> name = name_by_substitutes(elmo, n_words=2)
+        >>> senses = find_senses(embed_usages(elmo, usages), n_clusters=2, name_of=name)
+    """
     if elmo.softmax is None or elmo.vocab is None:
         return None
     return SubstituteNames(Substituter(elmo), n_words)

@@ -76,6 +76,10 @@ def sharpen_model(
             ``MAX_TOKENS`` tokens are read.
         seed: Random seed for choosing words and usages.
         show_progress: Whether to show a progress bar.
+
+    Example:
+        >>> sentences = [elmo.tokenizer(line) for line in Path("corpus.txt").open()]  # doctest: +SKIP
+        >>> sharpened = sharpen_model(elmo, [sentences])  # doctest: +SKIP
     """
     _check_projection(elmo.config.lstm)
     elmo.pretrained.check_unaligned("sharpen")
@@ -302,6 +306,10 @@ def transform_states(model: Pretrained, matrix: Tensor) -> Pretrained:
 
     Skip connections add the states of two layers and both directions share one softmax, so all states are
     transformed by the same matrix. States are no longer clipped, because clipping limits each coordinate.
+
+    Example:
+        >>> swapped = torch.eye(elmo.width // 2).flip(0)  # the order of the coordinates does not change cosines
+        >>> model = Elmo(transform_states(elmo.as_pretrained(), swapped))
     """
     lstm = model.config.lstm
     _check_projection(lstm)

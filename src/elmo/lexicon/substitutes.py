@@ -118,6 +118,14 @@ def find_substitutes(
         temperature: Temperature of the similarity in inject.
         language: Language code for lemmatization, such as en or de. Default: the language of the tokenizer.
         start: LSTM state at the start of a sentence; warm requires a model prepared with 'elmo warm'.
+
+    Example:
+        >>> (result,) = find_substitutes(elmo, ["The [[bank]] lent her money."], n=5)
+        >>> len(result.items)
+        5
+        >>> (ranked,) = find_substitutes(elmo, ["We had a [[party]]."], candidates=["celebration", "committee"])
+        >>> sorted(item.word for item in ranked.items)
+        ['celebration', 'committee']
     """
     usages = [
         find_marked_usage(elmo.tokenizer, sentence, word, number=number)
@@ -139,6 +147,13 @@ class Substituter:
         temperature: Temperature of the similarity in inject.
         language: Language code for lemmatization, such as en; by default that of the tokenizer.
         start: LSTM state at the start of a sentence; warm requires a model prepared with 'elmo warm'.
+
+    Example:
+        >>> substituter = Substituter(elmo, combine="product")
+        >>> usage = find_marked_usage(elmo.tokenizer, "The [[bank]] lent her money.")
+        >>> (result,) = substituter.substitutes([usage], n=3)
+        >>> len(result.items)
+        3
     """
 
     def __init__(
@@ -576,6 +591,12 @@ def embed_substitutes(
         usages: Words in their sentences.
         start: LSTM state at the start of a sentence; warm requires a model prepared with 'elmo warm'.
         on_progress: Called with the number of usages that are embedded so far.
+
+    Example:
+        >>> sentences = ["We sat on the [[bank]].", "The [[bank]] lent her money.", "Her [[bank]] gave her a loan."]
+        >>> usages = [find_marked_usage(elmo.tokenizer, sentence) for sentence in sentences]
+        >>> embed_substitutes(elmo, usages).vectors.shape[0]
+        3
     """
     predictor = ContextPredictor(elmo, start=start)
     weight = predictor.softmax.weight.detach().float().cpu().numpy()

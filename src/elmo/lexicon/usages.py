@@ -97,6 +97,11 @@ def entry_key(elmo: Elmo, *, keep_case: bool = False) -> EntryKey:
 
     Bank and bank have the same entry unless ``keep_case`` is set. 蘋果 and 苹果 have the same entry if the model
     reads Chinese in simplified characters.
+
+    Example:
+        >>> key = entry_key(elmo)
+        >>> key("Bank") == key("bank")
+        True
     """
     return spelling_key(is_simplified=elmo.config.alphabet == "simplified", keep_case=keep_case)
 
@@ -225,6 +230,13 @@ def find_usages(
 
     Returns:
         The usages of each word, in corpus order.
+
+    Example:
+        >>> from elmo.jobs import EmbedJob
+        >>> sentences = list(EmbedJob(("corpus.txt",)).sentences(elmo.tokenizer))
+        >>> usages = find_usages(sentences, ["bank"], key=entry_key(elmo))
+        >>> len(usages["bank"])
+        6
     """
     entries = {word: to_entry(word, key) for word in words}
     reservoirs = {entry: Reservoir[Usage](limit, seed=seed, entry=entry) for entry in dict.fromkeys(entries.values())}
@@ -250,6 +262,11 @@ def find_marked_usage(
         sentence: A text in which the word may be marked, or a list of tokens.
         word: The word to find in a sentence without a mark.
         number: Number of the sentence, for messages.
+
+    Example:
+        >>> usage = find_marked_usage(elmo.tokenizer, "I sat by the [[bank]].")
+        >>> usage.word, usage.begin, usage.end
+        ('bank', 4, 5)
     """
     if isinstance(sentence, str):
         text, span = parse_mark(sentence, number)
@@ -320,6 +337,12 @@ def embed_usages(
         layers: Layers of the vectors, as in ``Elmo.encode``, but not ``"all"``.
         start: Start state of the LSTMs, as in ``Elmo.encode``.
         on_progress: Called with the number of usages that are embedded so far.
+
+    Example:
+        >>> sentences = ["We sat on the [[bank]].", "The [[bank]] lent her money.", "Her [[bank]] gave her a loan."]
+        >>> usages = [find_marked_usage(elmo.tokenizer, sentence) for sentence in sentences]
+        >>> embed_usages(elmo, usages, layers="average").vectors.shape == (3, elmo.width)
+        True
     """
     check_one_vector(layers)
     rows_of_sentence: dict[int, list[int]] = {}
@@ -352,6 +375,10 @@ def respell(usage: Usage, word: str) -> Usage:
 
     Vectors depend on the spelling of a word (Bank, banks) more than on its sense. If all usages have the same
     spelling, their vectors separate senses better (Laicher et al. 2021).
+
+    Example:
+        >>> respell(find_marked_usage(elmo.tokenizer, "Two [[banks]]."), "bank").word
+        'bank'
     """
     spelling = split_phrase(word)
     tokens = usage.sentence.tokens
@@ -387,6 +414,9 @@ def read_uses(folder: str | Path) -> UsesByPeriod:
 
     The columns of the files are separated by tabs, without quoting. The result has the usages of each lemma
     by period; lemmas and periods are sorted.
+
+    Example:
+        >>> uses = read_uses("path/to/dwug_en")  # doctest: +SKIP
     """
     root = Path(folder)
     if not root.is_dir():

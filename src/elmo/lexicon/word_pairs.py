@@ -44,7 +44,12 @@ _BATCH_PAIRS = 256
 
 @dataclass(frozen=True)
 class WordPair:
-    """A word in two sentences; ``word`` is spelled as in the file, usually as a lemma."""
+    """A word in two sentences; ``word`` is spelled as in the file, usually as a lemma.
+
+    Example:
+        >>> first, second = (find_marked_usage(elmo.tokenizer, text) for text in ("The [[bank]].", "Her [[bank]]."))
+        >>> pair = WordPair("bank", "NOUN", first, second)
+    """
 
     word: str
     pos: str
@@ -142,6 +147,12 @@ def compare_pairs(
             forms do not make usages less similar.
         start: LSTM state at the start of a sentence; warm requires a model prepared with 'elmo warm'.
         on_progress: Called with the number of pairs that are compared so far.
+
+    Example:
+        >>> data = read_pairs("pairs.tsv", tokenizer=elmo.tokenizer)
+        >>> result = compare_pairs(elmo, data, tune=data)
+        >>> result.judgments["sense"].accuracy
+        1.0
     """
     if tune is not None and tune.is_same is None:
         raise DataError("pairs to tune a threshold need the labels T or F")
@@ -198,6 +209,11 @@ def best_threshold(cosines: Cosines, is_same: PairLabels) -> float:
 
     Pairs with at least this cosine are judged to have the same sense. If several thresholds are equally good, the
     lowest is returned.
+
+    Example:
+        >>> threshold = best_threshold(np.array([0.9, 0.8, 0.3]), np.array([True, True, False]))
+        >>> bool(0.3 < threshold <= 0.8)
+        True
     """
     if not len(cosines) or len(cosines) != len(is_same):
         raise DataError(
@@ -240,6 +256,9 @@ def find_wic_files(folder: str | Path, *, part: Part | None = None, tune: tuple[
         folder: A folder with files such as ``dev.data.txt`` and ``dev.gold.txt``, plain or compressed.
         part: The pairs to judge. Default: those of dev; without dev, those of test; without both, those of train.
         tune: Data and gold file of other pairs, to tune thresholds on. Default: those of train.
+
+    Example:
+        >>> find_wic_files("path/to/wic", part="dev")  # doctest: +SKIP
     """
     root = Path(folder)
     if part not in (None, *get_args(Part)):
@@ -281,6 +300,11 @@ def read_pairs(data: str | Path, gold: str | Path | None = None, *, tokenizer: T
         gold: File with the label of each pair: the last column of each line, or JSON. Default: the labels in ``data``,
             if any.
         tokenizer: Tokenizer for sentences that are not tokenized. Default: the English one.
+
+    Example:
+        >>> data = read_pairs("pairs.tsv")
+        >>> [pair.word for pair in data.pairs], data.is_same.tolist()
+        (['bank', 'bank'], [True, False])
     """
     tokenize = tokenizer or load_tokenizer()
     with closing(_read_rows(Path(data))) as lines:  # so that an error closes the file at once

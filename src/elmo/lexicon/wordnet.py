@@ -70,7 +70,12 @@ def as_lemma(word: str) -> str:
 
 
 class WordNet:
-    """The WordNet database in a folder; its files are read when they are needed."""
+    """The WordNet database in a folder; its files are read when they are needed.
+
+    Example:
+        >>> wordnet = WordNet("path/to/wordnet/dict")  # doctest: +SKIP
+        >>> wordnet.senses("bank", "NOUN")  # doctest: +SKIP
+    """
 
     def __init__(self, folder: str | Path | None = None) -> None:
         """Open ``folder``; by default, $WNSEARCHDIR, $WNHOME/dict or a system folder."""

@@ -54,6 +54,9 @@ class WsdOptions:
         prior_weight: Weight of the log frequency of a sense relative to the cosine (prior).
         rank_usages: Extra usages for WordNet's first sense; the second sense gets 1/2 of them, the third 1/3,
             and so on (prior).
+
+    Example:
+        >>> options = WsdOptions(n_neighbors=10)
     """
 
     n_neighbors: int = 20
@@ -306,6 +309,12 @@ def train_senses(
             ``SenseCentroids.select`` chooses one of them afterwards.
         start: Start state of the LSTMs.
         on_progress: Called with the number of sentences and the number of tokens processed so far.
+
+    Example:
+        >>> senses = train_senses(elmo, read_sense_corpus("semcor.jsonl"))
+        >>> senses.count("bank%1:17:01::")
+        1
+        >>> senses.save("senses.safetensors")
     """
     keys: list[tuple[str, ...]] = []
     rows: list[Rows] = []
@@ -408,6 +417,11 @@ def disambiguate(
             (prior, centroid), or WordNet's first sense (first).
         options: Options of knn and prior.
         on_progress: Called with the number of sentences and the number of tokens processed so far.
+
+    Example:
+        >>> senses = train_senses(elmo, read_sense_corpus("semcor.jsonl"))
+        >>> test = read_sense_corpus("test.xml")  # doctest: +SKIP
+        >>> predictions = list(disambiguate(elmo, test, senses, wordnet=WordNet()))  # doctest: +SKIP
     """
     senses.check_model(elmo)
     batches = _embed(elmo, sentences, layers=senses.layer_choice, start=senses.start, on_progress=on_progress)
@@ -439,6 +453,10 @@ def disambiguate_text(
         pos: Part of speech of the marked words. Default: any part of speech.
         method: Method of ranking, as in ``disambiguate``.
         number: Number of the sentence, for messages.
+
+    Example:
+        >>> senses = SenseCentroids.load("senses.safetensors")  # doctest: +SKIP
+        >>> disambiguate_text(elmo, "They sat on the [[bank]].", senses, wordnet=WordNet())  # doctest: +SKIP
     """
     sentence = SenseSentence.from_usages(find_marked_usages(elmo.tokenizer, text, number=number), pos=pos)
     predictions = list(disambiguate(elmo, [sentence], senses, wordnet=wordnet, method=method))

@@ -30,6 +30,13 @@ class Layers:
 
     Layer 0 is the token layer, concatenated with itself to have the width of the other layers; layer l is
     ``[forward_l; backward_l]``. The states of padding are zero.
+
+    Example:
+        >>> layers = elmo.bilm(torch.from_numpy(elmo.batch([["The", "bank"], ["Yes"]]).char_ids)).layers
+        >>> layers.mask.tolist()  # with the boundaries
+        [[True, True, True, True], [True, True, True, False]]
+        >>> layers.without_boundaries().lengths.tolist()
+        [2, 1]
     """
 
     states: Tensor  # (batch, layer, time, width)
@@ -86,6 +93,11 @@ class BiLm(nn.Module):
     """A forward and a backward language model that share one token layer.
 
     The recurrent state is an argument and a result of a call, and not an attribute of the module.
+
+    Example:
+        >>> ids = torch.from_numpy(elmo.batch([["The", "bank"], ["Yes"]]).char_ids)
+        >>> elmo.bilm(ids).layers.without_boundaries().states.shape == (2, elmo.n_layers, 2, elmo.width)
+        True
     """
 
     def __init__(

@@ -19,7 +19,13 @@ _DRAWS_PER_INT64 = 4
 
 
 class Dropout(nn.Module):
-    """Set a fraction ``rate`` of the elements to zero during training, and scale up the other elements."""
+    """Set a fraction ``rate`` of the elements to zero during training, and scale up the other elements.
+
+    Example:
+        >>> dropout = Dropout(0.5)
+        >>> dropout.eval()(torch.ones(3))
+        tensor([1., 1., 1.])
+    """
 
     def __init__(self, rate: float, *, is_locked: bool = False) -> None:
         """Build the layer.

@@ -23,6 +23,13 @@ class ProjectedLstm(nn.Module):
 
     ``nn.LSTM`` has a projection but no clipping, so this module loops over time. The gates are in the order i,
     f, j, o, where j is the candidate. There is no projection if ``state_width`` equals ``cell_width``.
+
+    Example:
+        >>> lstm = ProjectedLstm(
+        ...     input_width=4, state_width=4, cell_width=8, cell_clip=3.0, state_clip=3.0, forget_bias=1.0
+        ... )
+        >>> lstm.projection.shape
+        torch.Size([4, 8])
     """
 
     def __init__(

@@ -16,7 +16,16 @@ from elmo.model.dropout import Dropout
 
 
 class LayerMix(nn.Module):
-    """The weighted sum of layers ELMo_k = γ · Σ_j s_j · h_{k,j}, where s = softmax(w), and w and γ are learned."""
+    """The weighted sum of layers ELMo_k = γ · Σ_j s_j · h_{k,j}, where s = softmax(w), and w and γ are learned.
+
+    Example:
+        >>> layers = elmo.bilm(torch.from_numpy(elmo.batch([["The", "bank"]]).char_ids)).layers
+        >>> mix = LayerMix(elmo.n_layers)
+        >>> mix(layers).shape == (1, 2, elmo.width)
+        True
+        >>> mix.shares.sum().item()  # equal shares before training
+        1.0
+    """
 
     def __init__(
         self,
@@ -90,7 +99,14 @@ class LayerMix(nn.Module):
 
 
 class LayerMixes(nn.Module):
-    """Several mixes of the same layers, each with separate weights."""
+    """Several mixes of the same layers, each with separate weights.
+
+    Example:
+        >>> layers = elmo.bilm(torch.from_numpy(elmo.batch([["The", "bank"]]).char_ids)).layers
+        >>> mixes = LayerMixes([LayerMix(elmo.n_layers), LayerMix(elmo.n_layers, top_only=True)])
+        >>> [mixed.shape == (1, 2, elmo.width) for mixed in mixes(layers)]
+        [True, True]
+    """
 
     def __init__(self, mixes: Sequence[LayerMix]) -> None:
         super().__init__()

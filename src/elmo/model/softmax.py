@@ -27,6 +27,11 @@ class Softmax(nn.Module):
 
     With ``tied_to``, the weights are the rows of that embedding table, without row 0 (padding). The bias is then the
     only parameter of the module.
+
+    Example:
+        >>> softmax = Softmax(n_words=1000, width=32)
+        >>> softmax.log_probabilities(torch.zeros(2, 32)).exp().sum().round().item()  # two distributions
+        2.0
     """
 
     weight: nn.Parameter | None  # (words, width)
@@ -94,6 +99,11 @@ class AdaptiveSoftmax(nn.Module):
     Word ids must be ordered by decreasing frequency. The vocabulary is split into parts at ``cutoffs``: part k has the
     ids from ``cutoffs[k - 1]`` (0 for the first part) to ``cutoffs[k]``, exclusive; the last part has the remaining
     ids. The weights of each part are ``narrowing`` times narrower than those of the previous part.
+
+    Example:
+        >>> softmax = AdaptiveSoftmax(n_words=1000, width=32, cutoffs=[100])
+        >>> softmax.log_probabilities(torch.zeros(2, 32)).shape
+        torch.Size([2, 1000])
     """
 
     def __init__(self, *, n_words: int, width: int, cutoffs: Sequence[int], narrowing: float = 4.0) -> None:
@@ -170,6 +180,10 @@ class LogUniformSampler:
     """Draws random words about as often as they occur in text (Zipf's law), as TensorFlow does.
 
     Word ids must be ordered by decreasing frequency. With ``unique``, all samples of a draw are distinct.
+
+    Example:
+        >>> LogUniformSampler(1000, 5).draw(torch.Generator().manual_seed(0)).ids.shape
+        torch.Size([5])
     """
 
     def __init__(self, n_words: int, n_samples: int, unique: bool = True) -> None:

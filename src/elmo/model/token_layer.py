@@ -21,6 +21,11 @@ class TokenLayer(nn.Module):
     """Concatenates the word vector and the character features of a token, and projects and normalizes the result.
 
     Each of the four parts is optional.
+
+    Example:
+        >>> ids = torch.from_numpy(elmo.batch([["The", "bank"]]).char_ids)
+        >>> elmo.bilm.token_layer(ids, None).shape == (1, 4, elmo.width // 2)  # with the boundaries
+        True
     """
 
     def __init__(
@@ -56,7 +61,13 @@ class TokenLayer(nn.Module):
 
 
 class CharCnn(nn.Module):
-    """Convolutions of several widths over the characters of a token (Kim et al. 2016)."""
+    """Convolutions of several widths over the characters of a token (Kim et al. 2016).
+
+    Example:
+        >>> cnn = elmo.bilm.token_layer.cnn
+        >>> len(cnn.convolutions) == len(elmo.config.chars.filters)
+        True
+    """
 
     def __init__(
         self,
@@ -96,7 +107,12 @@ class CharCnn(nn.Module):
 
 
 class Highway(nn.Module):
-    """A highway layer (Srivastava et al. 2015): y = g · relu(W_t x + b_t) + (1 − g) · x, g = σ(W_g x + b_g)."""
+    """A highway layer (Srivastava et al. 2015): y = g · relu(W_t x + b_t) + (1 − g) · x, g = σ(W_g x + b_g).
+
+    Example:
+        >>> Highway(8)(torch.zeros(2, 8)).shape
+        torch.Size([2, 8])
+    """
 
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -31,6 +31,9 @@ def draw_attention(
         units: The target units.
         attention: For each unit, the attention to each source word.
         path: File to write; its suffix selects PNG, PDF or SVG.
+
+    Example:
+        >>> draw_attention(["Two", "men"], ["Zwei", "Männer"], [[0.9, 0.1], [0.2, 0.8]], "attention.png")
     """
     if not units:
         raise DataError("cannot draw the attention: the translation has no words")

@@ -49,6 +49,14 @@ def draw_changes(changes: Changes, path: str | Path, *, seed: int = 0) -> None:
         changes: The changes of one or more words.
         path: Picture to write: .png, .pdf or .svg.
         seed: Seed of the t-SNE projection of the map.
+
+    Example:
+        >>> from elmo.lexicon import ChangeOptions, change_in_corpora
+        >>> from elmo.jobs import EmbedJob
+        >>> sentences = list(EmbedJob(("corpus.txt",)).sentences(elmo.tokenizer))
+        >>> corpora = {"rivers": lambda: sentences[:3], "money": lambda: sentences[3:6]}
+        >>> options = ChangeOptions(min_count=3, keep_usages=True)
+        >>> draw_changes(change_in_corpora(elmo, corpora, words=["bank"], options=options), "change.png")
     """
     if not changes.words:
         raise DataError("cannot draw changes: there must be at least one word; found none")

@@ -30,12 +30,22 @@ def draw_comparison(comparison: Comparison, path: str | Path) -> None:
     """Draw the similarities between the usages of one word, as one heat map per layer.
 
     The suffix of ``path`` selects PNG, PDF or SVG.
+
+    Example:
+        >>> from elmo.embed import compare
+        >>> draw_comparison(compare(elmo, "bank", ["The bank of the river.", "A bank lent it."]), "comparison.png")
     """
     draw_figure(path, lambda: _layers_figure(comparison))
 
 
 def draw_words(comparisons: Sequence[Comparison], path: str | Path) -> None:
-    """Draw several words with one heat map each, for ``layers="sense"``."""
+    """Draw several words with one heat map each, for ``layers="sense"``.
+
+    Example:
+        >>> from elmo.embed import compare
+        >>> words = {"bank": ["The bank of the river.", "A bank lent it."], "play": ["A play.", "They play."]}
+        >>> draw_words([compare(elmo, word, sentences) for word, sentences in words.items()], "words.png")
+    """
     if not comparisons or any("sense" not in comparison.matrices for comparison in comparisons):
         raise DataError("cannot draw words: there must be at least one comparison, and each must have layers='sense'")
     draw_figure(path, lambda: _words_figure(comparisons))

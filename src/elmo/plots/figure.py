@@ -94,6 +94,11 @@ def find_fonts(text: str) -> tuple[list[str], str]:
 
     Installed fonts are preferred; the bundled Chinese font is used if they lack a character. If all of them lack one,
     fonts that were installed since matplotlib listed them are added.
+
+    Example:
+        >>> fonts, missing = find_fonts("bank 银行")
+        >>> missing
+        ''
     """
     fonts, missing = _choose_fonts(text)
     if missing and _add_new_fonts():

@@ -41,6 +41,12 @@ def draw_senses(senses: Senses, path: str | Path, *, seed: int = 0) -> None:
         senses: The senses of a word.
         path: Picture to write: .png, .pdf or .svg.
         seed: Seed of the t-SNE projection.
+
+    Example:
+        >>> from elmo.lexicon import senses_in_corpus
+        >>> from elmo.jobs import EmbedJob
+        >>> sentences = list(EmbedJob(("corpus.txt",)).sentences(elmo.tokenizer))
+        >>> draw_senses(senses_in_corpus(elmo, sentences, "bank", n_clusters=2), "senses.png")
     """
     draw_figure(path, lambda: _build_figure(senses, seed=seed))
 

@@ -55,6 +55,10 @@ def draw_curves(
         path: Picture to write.
         against: Quantity on the horizontal axis.
         smooth: Number of log entries to average for each point of the loss curve. Default: 1/50 of all entries.
+
+    Example:
+        >>> draw_curves("run", "curves.png").name
+        'curves.png'
     """
     if against not in ("tokens", "hours", "steps"):
         raise ConfigError(f"against must be tokens, hours or steps; found {against!r:.40}")

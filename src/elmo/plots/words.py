@@ -47,7 +47,12 @@ class Panel:
 
 
 def draw_substitutes(results: Sequence[Substitutes], path: str | Path) -> None:
-    """Draw the probabilities of substitutes, one panel per usage; unknown candidates are left out."""
+    """Draw the probabilities of substitutes, one panel per usage; unknown candidates are left out.
+
+    Example:
+        >>> from elmo.lexicon import find_substitutes
+        >>> draw_substitutes(find_substitutes(elmo, ["The [[bank]] lent her money."]), "substitutes.png")
+    """
     panels = []
     for result in results:
         known = [item for item in result.items if item.is_known]
@@ -126,7 +131,11 @@ _MAX_TOKEN = 24  # maximum width of a token in Latin letters
 
 
 def draw_explanation(explanation: Explanation, path: str | Path) -> None:
-    """Draw the sentences of an explanation; the color of a word and the number below it show its score."""
+    """Draw the sentences of an explanation; the color of a word and the number below it show its score.
+
+    Example:
+        >>> draw_explanation(explain(elmo, "I sat by the [[bank]] of the river."), "explanation.png")
+    """
     draw_figure(path, lambda: _explanation_figure(explanation))
 
 
@@ -193,7 +202,13 @@ _WORD_COLOR = "#B34700"
 
 
 def draw_neighbors(results: Sequence[Neighbors], path: str | Path) -> None:
-    """Draw usages and their nearest neighbors as sentences that are aligned at the word, with cosines as bars."""
+    """Draw usages and their nearest neighbors as sentences that are aligned at the word, with cosines as bars.
+
+    Example:
+        >>> from elmo.lexicon import IndexJob, build_index, find_neighbors
+        >>> index = build_index(IndexJob(("corpus.txt",), Path("drawn")), elmo)
+        >>> draw_neighbors(find_neighbors(elmo, index, ["My [[bank]] lent me money."]), "neighbors.png")
+    """
     if not results:
         raise DataError("cannot draw neighbors: there must be at least one usage; found none")
     draw_figure(path, lambda: _neighbors_figure(results))
@@ -254,7 +269,13 @@ def _measure_width(figure: Figure, text: Text) -> float:
 
 
 def draw_pairs(result: PairSimilarities, path: str | Path) -> None:
-    """Draw a histogram of the cosines for each layer, split by label, with the threshold that separates them."""
+    """Draw a histogram of the cosines for each layer, split by label, with the threshold that separates them.
+
+    Example:
+        >>> from elmo.lexicon import compare_pairs, read_pairs
+        >>> data = read_pairs("pairs.tsv", tokenizer=elmo.tokenizer)
+        >>> draw_pairs(compare_pairs(elmo, data, tune=data), "pairs.png")
+    """
     if not result.data.pairs:
         raise DataError("cannot draw word pairs: there must be at least one pair; found none")
     draw_figure(path, lambda: _pairs_figure(result))
@@ -299,6 +320,11 @@ def draw_probing(probing: ProbeResults, path: str | Path, *, column: str = "labe
     """Draw a heat map of F1 scores, with one row per label and one column per layer.
 
     ``column`` names the labels in the title.
+
+    Example:
+        >>> from elmo.lexicon import probe_layers, read_labels
+        >>> results = probe_layers(elmo, read_labels("train.conll", 2), read_labels("dev.conll", 2))
+        >>> draw_probing(results, "probing.png")
     """
     draw_figure(path, lambda: _probe_figure(probing, column))
 

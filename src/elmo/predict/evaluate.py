@@ -131,6 +131,11 @@ def perplexity(
         errors: What to do with bytes that are not UTF-8: stop ("strict"), replace them, skip the line, or keep them
             as surrogate escapes.
         on_progress: Function that is called with the number of sentences and of tokens done.
+
+    Example:
+        >>> result = perplexity("en", Path("corpus.txt"))
+        >>> result["zero"].forward > 1, result["zero"].backward > 1
+        (True, True)
     """
     check_score_file(out, by=by, inputs=known_files(text))  # before a large model is loaded
     elmo = load_model(model, tokenizer)

@@ -127,5 +127,10 @@ def predict_expectations(
         elmo: A model with a softmax and a vocabulary.
         sentences: Sentences, as text or as lists of tokens.
         n: Number of words per position and direction.
+
+    Example:
+        >>> (result,) = predict_expectations(elmo, ["The bank gave her a loan."], n=3)
+        >>> len(result.forward[1]), len(result.backward[1])  # words in the place of "bank"
+        (3, 3)
     """
     return ExpectationModel(elmo).predict(sentences, n=n)

@@ -30,7 +30,11 @@ _PHENOMENA = ("phenomenon", "linguistics_term", "UID")
 
 @dataclass(frozen=True)
 class MinimalPair:
-    """An acceptable sentence, and one that differs little from it and is not acceptable."""
+    """An acceptable sentence, and one that differs little from it and is not acceptable.
+
+    Example:
+        >>> pair = MinimalPair("They see themselves.", "They see itself.", "agreement")
+    """
 
     good: str
     bad: str
@@ -62,8 +66,8 @@ def read_minimal_pairs(path: str | Path) -> list[MinimalPair]:
         path: The file, plain or compressed.
 
     Example:
-        >>> from elmo.predict import read_minimal_pairs, score_minimal_pairs
-        >>> pairs = read_minimal_pairs("anaphor_number_agreement.jsonl")  # doctest: +SKIP
+        >>> read_minimal_pairs("agreement.tsv")[0].bad
+        'The keys is here.'
     """
     pairs: list[MinimalPair] = []
     columns: list[str] | None = None
@@ -118,7 +122,13 @@ def score_minimal_pairs(
 
 
 def count_right(scores: Sequence[MinimalPairScores]) -> dict[str, dict[str, float]]:
-    """Return the number of pairs and the accuracy of each direction by phenomenon, and of all pairs as ``all``."""
+    """Return the number of pairs and the accuracy of each direction by phenomenon, and of all pairs as ``all``.
+
+    Example:
+        >>> scores = list(score_minimal_pairs("en", [MinimalPair("The keys are here.", "The keys is here.")]))
+        >>> sorted(count_right(scores)["all"])
+        ['backward', 'both', 'forward', 'pairs']
+    """
     groups: defaultdict[str, list[MinimalPairScores]] = defaultdict(list)
     for result in scores:
         groups[result.pair.phenomenon].append(result)

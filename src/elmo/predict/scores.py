@@ -238,6 +238,11 @@ def score_sentences(
         by: Unit of the scores in ``out``: sentence or token.
         tally: Object that counts the lines of files that are not valid UTF-8.
         device: Device on which the model is loaded; not used if ``model`` is an ``Elmo``.
+
+    Example:
+        >>> (scores,) = score_sentences("en", ["The bank gave her a loan."])
+        >>> scores.forward.shape, scores.backward.shape  # 7 tokens and a boundary
+        ((8,), (8,))
     """
     check_score_file(out, by=by, inputs=known_files(text))  # before a large model is loaded
     elmo = load_model(model, tokenizer, device)

@@ -345,7 +345,7 @@ class Client(ServiceUser):
 
     >>> import elmo
     >>> client = elmo.Client("http://127.0.0.1:8000")
-    >>> bank = client.encode("I sat by the bank of the river.").word("bank")
+    >>> bank = client.encode("I sat by the bank of the river.").word("bank")  # doctest: +SKIP
 
     A client can be used by several threads, after a fork, and in other processes (it can be pickled). Close its
     connections with ``close``, or use it in a ``with`` statement.
@@ -438,7 +438,7 @@ class AsyncClient(ServiceUser):
     >>> async def main():
     ...     async with elmo.AsyncClient("http://127.0.0.1:8000") as client:
     ...         return await client.encode("I sat by the bank of the river.")
-    >>> encoding = asyncio.run(main())
+    >>> encoding = asyncio.run(main())  # doctest: +SKIP
 
     ``n_layers`` and ``width`` are known after the first call, such as ``await client.describe()``.
     """

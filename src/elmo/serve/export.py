@@ -196,6 +196,9 @@ class ExportOptions:
             the periods.
         n_usages: Number of usages of each of these words; a random sample if there are more.
         onnxruntime: Folder of the npm package onnxruntime-web; see ``find_runtime``.
+
+    Example:
+        >>> options = ExportOptions(models=("en",), n_words=20)
     """
 
     models: tuple[str, ...] = ("en",)
@@ -235,6 +238,9 @@ def export_site(path: str | Path, options: ExportOptions | None = None) -> Expor
         path: The folder to write: new or empty, or an earlier export, which is replaced. A name that ends in ``.html``
             writes a single file instead.
         options: Contents of the site.
+
+    Example:
+        >>> export_site("site", ExportOptions(onnxruntime=Path("onnxruntime-web")))  # doctest: +SKIP
     """
     options = options or ExportOptions()
     path = Path(path).absolute()

@@ -41,6 +41,10 @@ class ServeOptions:
             refused with status 429.
         timeout: Longest time for a request, in seconds; a client can ask for less with the header X-Timeout.
         access_log: Log one line per request.
+
+    Example:
+        >>> ServeOptions(models=("en",), port=0).is_loopback
+        True
     """
 
     models: tuple[str, ...] = ("en",)
@@ -121,6 +125,11 @@ class ServeOptions:
 
 
 def default_models() -> tuple[str, ...]:
-    """Return the bundled models whose tokenizers are installed."""
+    """Return the bundled models whose tokenizers are installed.
+
+    Example:
+        >>> "en" in default_models()
+        True
+    """
     has_chinese = all(find_spec(name) is not None for name in ("jieba", "opencc"))
     return ("en", "zh") if has_chinese else ("en",)

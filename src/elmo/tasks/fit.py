@@ -48,6 +48,9 @@ class FitOptions:
         weight_decay: Weight decay of AdamW.
         clip: Maximum norm of the gradients.
         seed: Random seed.
+
+    Example:
+        >>> options = FitOptions(epochs=5, learning_rate=0.01)
     """
 
     epochs: int = 50

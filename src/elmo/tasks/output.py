@@ -69,6 +69,10 @@ def write_predictions(path: Path, kind: str, pairs: Iterable[tuple[Any, Any]]) -
         path: The file; its suffix selects the format.
         kind: Kind of task, such as "tagging".
         pairs: Pairs of an example and its prediction.
+
+    Example:
+        >>> pairs = predict("tagger.safetensors", text=["She flew to Paris ."])
+        >>> write_predictions(Path("tags.jsonl"), "tagging", pairs)
     """
     check_output(path, kind)
     make_parents(path)

@@ -87,6 +87,10 @@ class ReadingOptions(TypedDict, total=False):
         separator: Separator between columns. Default: detected from the first row.
         tokenizer: Tokenizer for raw text: en, zh, whitespace, characters or spacy:xx. Default: in training, the
             tokenizer of the biLM, or en without a biLM; afterwards, the tokenizer used in training.
+
+    Example:
+        >>> options: ReadingOptions = {"column": "-1", "file_format": "columns"}
+        >>> evaluation = evaluate("tagger.safetensors", "dev.conll", **options)
     """
 
     column: str | None
@@ -189,6 +193,11 @@ def train(
         on_adapt: Function to call with each progress report of the adaptation.
         show_progress: Show progress bars.
         reading: How to read the files; see ``ReadingOptions``.
+
+    Example:
+        >>> model = train("tagging", "train.conll", dev=["dev.conll"], out="tagger-2.safetensors", epochs=1)
+        >>> model.task.kind
+        'tagging'
     """
     out, files, dev = Path(out), _as_list(files), _as_list(dev)
     check_kind(kind)  # report mistakes before a large model is loaded
@@ -291,6 +300,10 @@ def load(
         model: The biLM, if it is not at the location stored in the model file.
         also: The transformers models, if they are not at the locations stored in the model file.
         cache: Cache for computed layers; None computes them each time.
+
+    Example:
+        >>> load("tagger.safetensors").task.kind
+        'tagging'
     """
     others = [TransformerEncoder(name) for name in also]
     elmo = None if model is None else Elmo.from_pretrained(model)
@@ -361,6 +374,11 @@ def evaluate(
         cache_limit: Maximum size of the cache in GB; the least recently used layers are removed first.
         show_progress: Show progress bars.
         reading: How to read the files; see ``ReadingOptions``.
+
+    Example:
+        >>> evaluation = evaluate("tagger.safetensors", "dev.conll")
+        >>> 0 <= evaluation.scores["f1"] <= 1
+        True
     """
     files = _as_list(files)
     expand_paths([str(file) for file in files])  # report mistakes before a large model is loaded
@@ -448,6 +466,11 @@ def predict(
         model: The biLM, if it is not at the location stored in the model file.
         also: A transformers model, if it is not at the location stored in the model file; may be repeated.
         reading: How to read the files; see ``ReadingOptions``.
+
+    Example:
+        >>> ((example, tags),) = predict("tagger.safetensors", text=["She flew to Paris ."], tokenizer="whitespace")
+        >>> len(tags.tags)
+        5
     """
     files = _as_list(files)
     if sum(map(bool, (files, text, question))) != 1 or (question is None) != (passage is None):

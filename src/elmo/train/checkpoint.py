@@ -45,7 +45,13 @@ class Snapshot:
 
 
 class Checkpoints:
-    """The checkpoints of one run. The best one and the last ``keep`` ones are kept."""
+    """The checkpoints of one run. The best one and the last ``keep`` ones are kept.
+
+    Example:
+        >>> checkpoints = Checkpoints(Path("run.training/checkpoints"))
+        >>> checkpoints.best() is not None
+        True
+    """
 
     def __init__(self, folder: Path, *, keep: int = 2) -> None:
         self.folder = folder

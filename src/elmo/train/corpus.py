@@ -290,7 +290,12 @@ def whole_sentences(stream: NDArray[np.uint32], n_tokens: int) -> NDArray[np.uin
 
 
 class TypeIds:
-    """Converts type ids of one corpus to the input ids and targets of one model."""
+    """Converts type ids of one corpus to the input ids and targets of one model.
+
+    Example:
+        >>> corpus = build_corpus("corpus.txt", "ids-corpus")
+        >>> ids = TypeIds(corpus, PRESETS["tiny"], n_vocab=50)
+    """
 
     def __init__(self, corpus: Corpus, config: BiLmConfig, n_vocab: int, *, device: str | torch.device = "cpu") -> None:
         if config.alphabet == "unicode":

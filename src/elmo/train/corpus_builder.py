@@ -76,6 +76,11 @@ def build_corpus(
         folder: Folder of the corpus.
         options: How to read the text and divide it into a training and a held-out part.
         on_progress: Function that is called with a ``BuildProgress`` after each block of text.
+
+    Example:
+        >>> corpus = build_corpus("corpus.txt", "corpus", CorpusOptions(heldout=2))
+        >>> corpus.n_sentences  # without the two that are held out
+        8
     """
     folder, options = Path(folder), options or CorpusOptions()
     files, heldout_files = _expand(texts, folder), _expand(options.heldout_file, folder)

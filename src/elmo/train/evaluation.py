@@ -67,6 +67,15 @@ def evaluate(
         window: Number of tokens that each row reads at a time. A transformer reads ``batch_size`` · ``window`` tokens
             of whole sentences at a time.
         ranks: Processes that share the rows. By default, there is only this process.
+
+    Example:
+        >>> corpus = build_corpus("corpus.txt", "evaluated-corpus")
+        >>> options = TrainOptions(n_steps=1, n_vocab=50, batch_size=2, window=5)
+        >>> trainer = Trainer(corpus, PRESETS["tiny"], options, Path("evaluated"))
+        >>> result = evaluate(trainer.objective, trainer.ids, corpus.heldout)
+        >>> result.geometric_mean > 1
+        True
+        >>> trainer.close()
     """
     if not len(stream):
         raise DataError("cannot compute the perplexity of a text without tokens")

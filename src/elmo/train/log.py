@@ -114,6 +114,10 @@ class TensorBoard:
 
     A run that resumes repeats the reports after its checkpoint. The first report of a ``TensorBoard`` therefore
     removes all existing entries of the same step and of later steps.
+
+    Example:
+        >>> board = TensorBoard("board")
+        >>> folder = train_bilm("corpus.txt", "watched", preset="tiny", epochs=1, on_report=board)
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -222,6 +226,11 @@ def read_log(source: str | Path) -> TrainingLog:
 
     Args:
         source: Folder ``OUT.training``, the model folder ``OUT`` next to it, or a ``log.jsonl`` file.
+
+    Example:
+        >>> log = read_log("run")
+        >>> log.best.heldout > 1  # the lowest perplexity on held-out text
+        True
     """
     path = _find_log(Path(source))
     times = path.with_name(TIMES)

@@ -100,6 +100,14 @@ class Trainer:
         folder: Folder for the checkpoints and the log. If it contains a run, ``run`` resumes it.
         ranks: Processes that share the work. By default, there is only this process.
         initial: Weights to start from. By default, they are random.
+
+    Example:
+        >>> corpus = build_corpus("corpus.txt", "trainer-corpus")
+        >>> options = TrainOptions(n_steps=2, n_vocab=50, batch_size=2, window=5, n_samples=None)
+        >>> trainer = Trainer(corpus, PRESETS["tiny"], options, Path("trainer"))
+        >>> for _ in range(2):
+        ...     trainer.train_step()
+        >>> trainer.close()
     """
 
     def __init__(

@@ -118,6 +118,11 @@ class BiLmObjective(nn.Module):
         directions: Whether to train both directions or only one.
         has_bf16_products: Whether to compute matrix products in bfloat16.
         has_sparse_gradients: Whether the gradients of word vectors and softmax are sparse, with only the rows in use.
+
+    Example:
+        >>> bilm = BiLm.from_config(PRESETS["tiny"])
+        >>> from elmo.model import Softmax
+        >>> objective = BiLmObjective(bilm, Softmax(n_words=100, width=bilm.zero_state(1).hidden.shape[-1]))
     """
 
     def __init__(

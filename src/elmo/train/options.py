@@ -89,6 +89,9 @@ class CorpusOptions:
             file with one word per line, a ``Vocabulary`` or a list.
         seed: Seed for the choice of held-out sentences.
         processes: Number of processes that tokenize raw text. By default, one per CPU for a large text.
+
+    Example:
+        >>> options = CorpusOptions(tokenizer="whitespace", heldout=0.1)
     """
 
     input_format: InputFormat = "text"
@@ -149,6 +152,10 @@ class DropoutOptions:
         weights: Rate for the state-to-state weights (weight drop, Merity et al. 2018), or for the attention of a
             transformer.
         is_variational: Whether all tokens of a row in a window have the same mask.
+
+    Example:
+        >>> DropoutOptions(layers=0.0).is_off
+        True
     """
 
     layers: float = 0.1
@@ -193,6 +200,9 @@ class OptimizerOptions:
         weight_decay: Weight decay, for AdamW and SGD.
         momentum: Momentum, for SGD.
         clip: Largest norm of the gradients of all weights together. Larger gradients are scaled down.
+
+    Example:
+        >>> options = OptimizerOptions(name="adamw", learning_rate=0.001, decay="cosine")
     """
 
     name: OptimizerName = "adagrad"
@@ -286,6 +296,9 @@ class TrainOptions:
         checkpoint_every: Number of steps between checkpoints.
         device: Device to train on: cpu, cuda or mps.
         optimizer: Optimizer, learning-rate schedule and gradient clipping.
+
+    Example:
+        >>> options = TrainOptions(n_steps=100, batch_size=8)
     """
 
     n_steps: int
@@ -385,6 +398,9 @@ class ModelShape:
         cell_width: Number of LSTM cells or of hidden units in each layer. By default, as in the preset.
         state_width: Width of the vectors of each direction. By default, as in the preset.
         encoder: Kind of the layers. By default, LSTM, or as in a preset that is a configuration.
+
+    Example:
+        >>> shape = ModelShape(preset="tiny", n_layers=1)
     """
 
     preset: str | BiLmConfig | None = None

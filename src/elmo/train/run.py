@@ -206,6 +206,11 @@ def train_bilm(
         on_report: Function that is called with each ``StepReport``.
         on_progress: Function that is called with the ``BuildProgress`` of the corpus.
         on_stage: Function that is called with a ``TrainingProgress`` when a stage begins and after each step.
+
+    Example:
+        >>> folder = train_bilm("corpus.txt", "small", preset="tiny", layers=1, cells=32, width=16, epochs=1)
+        >>> Elmo.from_pretrained(folder).encode("The bank.").vectors.shape  # two directions
+        (3, 32)
     """
     values = dict(locals())  # only the parameters, because this is the first statement
     defaults = {name: parameter.default for name, parameter in inspect.signature(train_bilm).parameters.items()}
@@ -240,6 +245,10 @@ def resume_bilm(
         on_report: Function that is called with each ``StepReport``.
         on_progress: Function that is called with the ``BuildProgress`` of the corpus.
         on_stage: Function that is called with a ``TrainingProgress`` when a stage begins and after each step.
+
+    Example:
+        >>> resume_bilm("run").name  # a run that is already complete
+        'run'
     """
     folder = RunFolder(out)
     recipe = folder.read_recipe()

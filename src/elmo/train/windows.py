@@ -122,6 +122,10 @@ class Windows:
         block_tokens: Size of the blocks that are shuffled. By default, a thousandth of the text, but at least 64 and
             at most 2048 tokens.
         has_positions: Whether windows contain the positions of their inputs.
+
+    Example:
+        >>> corpus = build_corpus("corpus.txt", "windows-corpus")
+        >>> windows = Windows(corpus.train, batch_size=2, window=5, seed=0)
     """
 
     def __init__(

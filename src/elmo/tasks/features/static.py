@@ -68,6 +68,11 @@ def read_static(path: str | Path, *, words: Collection[str] = (), max_words: int
             ``.parquet`` file in the same folder.
         words: Words to read wherever they are in the file.
         max_words: Number of words to read from the start of the file, in addition to ``words``.
+
+    Example:
+        >>> _ = Path("vectors.txt").write_text("bank 0.1 0.2")
+        >>> read_static("vectors.txt").width
+        2
     """
     path = Path(path)
     used = set(words) | {word.lower() for word in words}

@@ -214,6 +214,9 @@ class FeatureCache:
     Args:
         folder: Folder of the cache; None disables the cache, so that layers are computed each time.
         limit: Maximum size of the folder in bytes.
+
+    Example:
+        >>> cache = FeatureCache("layers", limit=2_000_000_000)
     """
 
     def __init__(self, folder: str | Path | None, *, limit: int = DEFAULT_LIMIT) -> None:

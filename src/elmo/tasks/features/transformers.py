@@ -25,6 +25,9 @@ class TransformerEncoder:
     """Encoder that averages the last hidden states of a transformers model over the pieces of each word.
 
     A sentence that exceeds the maximum length of the model is split into windows that do not overlap.
+
+    Example:
+        >>> encoder = TransformerEncoder("bert-base-uncased")  # doctest: +SKIP
     """
 
     n_layers = 1

@@ -29,6 +29,9 @@ class AnswersOptions(HeadOptions):
         max_length: Maximum length of an answer in tokens.
         by_character: Whether scores compare characters as in CMRC 2018 instead of words as in SQuAD; None
             compares characters if most gold answers are Chinese.
+
+    Example:
+        >>> options = AnswersOptions(max_length=10)
     """
 
     hidden_width: int = 90

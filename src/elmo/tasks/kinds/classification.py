@@ -94,6 +94,9 @@ class ClassificationOptions(HeadOptions):
         dropout: Dropout inside the network; None for the default of the head.
         final_layers: Final layers of the biattentive network, relu or maxout (McCann et al. 2017).
         use_max: Whether the linear classifier uses the maximum over the words in addition to the mean.
+
+    Example:
+        >>> options = ClassificationOptions(network="linear")
     """
 
     network: Network = "biattentive"

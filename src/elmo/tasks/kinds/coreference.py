@@ -39,6 +39,9 @@ class CoreferenceOptions(HeadOptions):
         is_coarse: Whether to choose candidate antecedents by a bilinear score instead of by distance.
         feature_width: Width of the embeddings of span widths, distances and speakers.
         input_dropout: Dropout on the input features.
+
+    Example:
+        >>> options = CoreferenceOptions(max_span_width=5)
     """
 
     hidden_width: int = 150

@@ -18,6 +18,9 @@ class EntailmentOptions(HeadOptions):
     Args:
         hidden_width: Width of the hidden states.
         dropout: Dropout inside the network.
+
+    Example:
+        >>> options = EntailmentOptions(hidden_width=50)
     """
 
     hidden_width: int = 150

@@ -115,6 +115,10 @@ def read_examples(
         is_labeled: Whether the files have gold labels.
         tokenize: Function that splits raw text into tokens; not used for files with one word per line.
         options: Options of the reader, such as columns and file format.
+
+    Example:
+        >>> len(read_examples("tagging", ["train.conll"]).examples)
+        8
     """
     left_out: Counter[str] = Counter()
     read = _find_reader(kind, tokenize=tokenize, options=options)

@@ -27,6 +27,9 @@ class RolesOptions(HeadOptions):
         n_layers: Number of LSTM layers.
         dropout: Dropout inside the network.
         predicate_width: Width of the embedding that marks the predicate.
+
+    Example:
+        >>> options = RolesOptions(n_layers=8, hidden_width=300)  # as in the paper
     """
 
     hidden_width: int = 200

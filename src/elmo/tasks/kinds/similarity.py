@@ -29,6 +29,9 @@ class SimilarityOptions(HeadOptions):
         hidden_width: Width of the hidden states.
         dropout: Dropout inside the network.
         encoder: How to encode a sentence: by an LSTM ("lstm"), or by the mean of its features ("mean").
+
+    Example:
+        >>> options = SimilarityOptions(encoder="mean")
     """
 
     hidden_width: int = 150

@@ -40,6 +40,9 @@ class TaggingOptions(HeadOptions):
         n_layers: Number of LSTM layers.
         dropout: Dropout inside the network.
         has_crf: Whether to use a CRF instead of a softmax; None uses a CRF if tags mark spans.
+
+    Example:
+        >>> options = TaggingOptions(has_crf=True)
     """
 
     hidden_width: int = 200

@@ -43,6 +43,9 @@ class TranslationOptions(HeadOptions):
         max_units: Maximum length of a training target in units; a longer target is cut.
         beam_width: Width of beam search; 1 is greedy search.
         length_power: Power of the length by which beam search divides the log-probability of a translation.
+
+    Example:
+        >>> options = TranslationOptions(beam_width=1)  # greedy search
     """
 
     hidden_width: int = 256
