@@ -205,9 +205,10 @@ def test_a_mirror_of_the_user_replaces_all_addresses(
     monkeypatch.setenv("ELMO_MIRROR", server.url("models/"))
     assert contents(download_model(model).folder) == CONTENTS
     remove_cached([model.name])
-    monkeypatch.setenv("ELMO_MIRROR", "ftp://127.0.0.1")
-    with pytest.raises(ConfigError, match="ELMO_MIRROR must be an address"):
-        download_model(model)
+    for mirror in ("ftp://127.0.0.1", "http://[::1", "http://", "127.0.0.1"):
+        monkeypatch.setenv("ELMO_MIRROR", mirror)
+        with pytest.raises(ConfigError, match="ELMO_MIRROR must be an address"):
+            download_model(model)
 
 
 def test_files_larger_than_the_limit_are_refused(server: FileServer, model: CatalogModel) -> None:

@@ -235,7 +235,9 @@ def test_a_port_where_nothing_listens_gives_one_line(partial: Path) -> None:
             transfer.fetch(url, partial, max_bytes=LIMIT)
 
 
-@pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://127.0.0.1/x", "http://", "nonsense", "data:,x"])
+@pytest.mark.parametrize(
+    "url", ["file:///etc/passwd", "ftp://127.0.0.1/x", "http://", "http://[::1/x", "nonsense", "data:,x"]
+)
 def test_only_http_addresses_are_opened(partial: Path, url: str) -> None:
     with pytest.raises(ElmoError):
         transfer.fetch(url, partial, max_bytes=LIMIT)

@@ -195,10 +195,12 @@ def _content_problem(path: Path, name: str) -> str | None:
 
 def _addresses(model: CatalogModel, file: CatalogFile) -> tuple[str, ...]:
     """Return the addresses of a file, or that of the user's mirror."""
+    from elmo.catalog import transfer
+
     mirror = os.environ.get(MIRROR_VARIABLE)
     if not mirror:
         return file.urls
-    if urlsplit(mirror).scheme not in ("http", "https"):
+    if not transfer.is_http(mirror):
         raise ConfigError(
             f"{MIRROR_VARIABLE} must be an address that starts with http:// or https://; found {mirror!r:.80}"
         )

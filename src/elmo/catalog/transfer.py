@@ -76,7 +76,7 @@ def fetch(url: str, partial: Path, *, max_bytes: int, report: Report | None = No
         max_bytes: Largest size that is accepted.
         report: Called with the number of bytes so far and the size.
     """
-    if not _is_http(url):
+    if not is_http(url):
         raise DownloadError(f"expected an address that starts with http:// or https://, found {url!r:.100}")
     n_failures, best = 0, _size(partial)
     while True:
@@ -234,7 +234,7 @@ class _LimitedRedirects(urllib.request.HTTPRedirectHandler):
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Any, newurl: str
     ) -> urllib.request.Request | None:
         """Return the request for the target of a redirect."""
-        if not _is_http(newurl) or (urlsplit(req.full_url).scheme, urlsplit(newurl).scheme) == ("https", "http"):
+        if not is_http(newurl) or (urlsplit(req.full_url).scheme, urlsplit(newurl).scheme) == ("https", "http"):
             raise DownloadError(f"the server redirects to an address that is not allowed: {newurl!r:.100}")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
@@ -254,8 +254,12 @@ class _LimitedRedirects(urllib.request.HTTPRedirectHandler):
     http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
 
 
-def _is_http(url: str) -> bool:
-    parts = urlsplit(url)
+def is_http(url: str) -> bool:
+    """Return whether an address is one of a host that is reached by HTTP or HTTPS."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # brackets of an IPv6 address that do not match
+        return False
     return parts.scheme in ("http", "https") and bool(parts.hostname)
 
 
