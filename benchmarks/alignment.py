@@ -43,6 +43,7 @@ from elmo.lexicon import (
     align_anchors,
     apply_matrices,
     compute_anchors,
+    match_width,
     nearest_by_csls,
 )
 from elmo.lexicon.usages import entry_key
@@ -66,7 +67,8 @@ def main() -> None:
     parser.add_argument("--parts", default=",".join(_PARTS))
     parser.add_argument("--json", type=Path, help="write all results to this file")
     options = parser.parse_args()
-    source, target = Elmo.from_pretrained(options.source), Elmo.from_pretrained(options.target)
+    target = Elmo.from_pretrained(options.target)
+    source = match_width(Elmo.from_pretrained(options.source), target)
     begin = time.perf_counter()
     both = load_anchors(options.anchors, source, target, options.data, n_tokens=options.tokens)
     sizes = " and ".join(f"{part.n_tokens:,}" for part in both)

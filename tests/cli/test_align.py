@@ -105,13 +105,13 @@ def test_bad_input_is_reported_in_one_line(run: Run, here: Path, pairs: Path, ar
     assert not (here / "new").exists()
 
 
-def test_models_of_different_widths_cannot_be_aligned(run: Run, here: Path, pairs: Path) -> None:
+def test_a_model_cannot_be_aligned_to_one_with_narrower_vectors(run: Run, here: Path, pairs: Path) -> None:
     native.write(tiny_model(softmax=True, state_width=5), here / "wide")
-    outcome = run(
-        *["align", "model", "wide", "--dictionary", "pairs.txt", "--corpus", "pairs.txt", "pairs.txt", "--out", "new"]
-    )
+    rest = ["--dictionary", "pairs.txt", "--corpus", "pairs.txt", "pairs.txt", "--out", "new"]
+    outcome = run("align", "wide", "model", *rest)
     assert outcome.code != 0
-    assert "both models must have the same width to be aligned; found 8 and 10" in outcome.err
+    assert "cannot align vectors of width 10 to vectors of width 8; align the other model" in outcome.err
+    assert not (here / "new").exists()
 
 
 def test_compare_takes_sentences_of_two_languages(run: Run, here: Path) -> None:

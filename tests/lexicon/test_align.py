@@ -30,6 +30,7 @@ from elmo.lexicon.align import (
     apply_matrices,
     compute_anchors,
     fit_orthogonal,
+    match_width,
     measure_precision,
     nearest_by_csls,
     read_dictionary,
@@ -397,6 +398,52 @@ def test_an_aligned_model_is_no_target() -> None:
     before, after = pair()
     with pytest.raises(ConfigError, match="cannot align to an aligned model"):
         apply_matrices(before, after, np.zeros((3, 8, 8)), None)
+
+
+@pytest.mark.parametrize("token", ["chars", "words", "both"])
+def test_wider_vectors_end_in_zeros_and_are_otherwise_the_same(token: Any) -> None:
+    before = Elmo(tiny_model(token, softmax=True, warm=True, cell_width=7))
+    after = match_width(before, Elmo(tiny_model(softmax=True, state_width=6, cell_width=7)))
+    assert (before.width, after.width) == (8, 12)
+    kept = [*range(4), *range(6, 10)]
+    for start in ("zero", "warm"):
+        for layers in LAYERS[:2] + LAYERS[4:]:
+            for a, b in zip(
+                *(elmo.encode(SENTENCES, layers=layers, start=start) for elmo in (before, after)), strict=True
+            ):
+                np.testing.assert_allclose(b.vectors[:, kept], a.vectors, atol=1e-6)
+                assert not np.delete(b.vectors, kept, axis=1).any()
+    texts = [" ".join(words) for words in SENTENCES]
+    first, second = (perplexity(elmo, texts, input_format="tokens")["zero"].geometric_mean for elmo in (before, after))
+    assert second == pytest.approx(first, rel=1e-6)
+    assert match_width(after, before) is after
+
+
+def test_a_model_is_aligned_to_one_with_wider_vectors() -> None:
+    letters = tuple("abcdefghijklmnopqrstuvwxyz")
+    source, target = (
+        Elmo(tiny_model(softmax=True, state_width=width, cell_width=7, words=(*WORDS[:3], *letters)))
+        for width in (4, 6)
+    )
+    corpus = [Tokens.from_words(letters)]
+    aligned = Elmo(align_models(source, target, (corpus, corpus), options=AlignOptions(pairs="identical")).model)
+    assert aligned.width == target.width
+    assert aligned.encode(SENTENCES)[0].vectors.shape == (3, 12)
+    assert aligned.coordinates() & target.coordinates()
+    with pytest.raises(ConfigError, match="cannot align vectors of width 12 to vectors of width 8"):
+        apply_matrices(target, source, np.zeros((3, 8, 8)), None)
+    with pytest.raises(ConfigError, match="call match_width first"):
+        apply_matrices(source, target, np.zeros((3, 8, 8)), None)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [tiny_model(is_transformer=True), tiny_model(cell_width=5), tiny_model(cell_width=4)],
+    ids=["transformer", "as many cells", "no projection"],
+)
+def test_vectors_that_cannot_be_widened_are_refused_in_one_line(model: Pretrained) -> None:
+    with pytest.raises(ConfigError, match=r"^cannot pad the vectors of a \w+.* from width 8 to 10$"):
+        match_width(Elmo(model), Elmo(tiny_model(state_width=5, cell_width=7)))
 
 
 def test_a_model_without_softmax_has_no_matrix_for_sense_vectors() -> None:

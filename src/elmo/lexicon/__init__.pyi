@@ -8,6 +8,7 @@ from .align import align_anchors as align_anchors
 from .align import align_models as align_models
 from .align import apply_matrices as apply_matrices
 from .align import compute_anchors as compute_anchors
+from .align import match_width as match_width
 from .align import nearest_by_csls as nearest_by_csls
 from .align import read_dictionary as read_dictionary
 from .align import read_matrices as read_matrices
@@ -150,6 +151,7 @@ __all__ = [
     "find_usages",
     "find_wic_files",
     "join_usages",
+    "match_width",
     "measure_change",
     "name_by_substitutes",
     "nearest_by_csls",

@@ -34,6 +34,7 @@ from elmo.lexicon.usages import EntryKey, entry_key
 from elmo.storage.files import format_path
 from elmo.text.lines import read_lines
 from elmo.text.tokenizers import Tokens
+from elmo.train.initial_weights import pad_states
 
 if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
@@ -115,6 +116,11 @@ def compute_anchors(
         n_words: Maximum number of words.
         max_tokens: Maximum number of tokens to read.
         show_progress: Whether to show a progress bar.
+
+    Example:
+        >>> anchors = compute_anchors(elmo, [elmo.tokenizer("The bank of the river.")])
+        >>> "bank" in anchors.words
+        True
     """
     text = read_anchor_text(elmo, sentences, n_words=n_words, max_tokens=max_tokens)
     return _encode_anchors(elmo, text, show_progress=show_progress)
@@ -179,6 +185,14 @@ def read_dictionary(path: str | Path) -> list[tuple[str, str]]:
     """Read the word pairs of a dictionary: one source word and one translation per line, separated by a tab or a space.
 
     Pairs with a phrase of several words are left out; they must be separated by a tab.
+
+    Args:
+        path: The file, plain or compressed.
+
+    Example:
+        >>> _ = Path("dictionary.txt").write_text("river Fluss")
+        >>> read_dictionary("dictionary.txt")
+        [('river', 'Fluss')]
     """
     pairs: list[tuple[str, str]] = []
     n_lines = 0
@@ -272,7 +286,12 @@ def induce_pairs(source: Vectors, target: Vectors) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, eq=False)
 class Nearest:
-    """The best candidates for each query, best first: their numbers and scores (query, k)."""
+    """The best candidates for each query, best first: their numbers and scores (query, k).
+
+    Attributes:
+        numbers: Numbers of the nearest candidates, the best first, (query, k).
+        scores: Their scores, (query, k).
+    """
 
     numbers: NDArray[np.int64]
     scores: NDArray[np.float32]
@@ -292,6 +311,10 @@ def nearest_by_csls(
         k: Number of candidates per query.
         among: All vectors of the language of the queries, from which r(y) is computed. Default: the queries.
         is_plain: Rank by the cosine alone.
+
+    Example:
+        >>> nearest_by_csls(np.eye(3), np.eye(3)).numbers[:, 0].tolist()
+        [0, 1, 2]
     """
     k = min(k, len(candidates))
     x, y = unit(queries), unit(candidates)
@@ -324,7 +347,12 @@ def _mean_of_largest(cosines: NDArray[np.float32]) -> NDArray[np.float32]:
 
 @dataclass(frozen=True)
 class Precision:
-    """Share of the held-out words with a translation of the dictionary among the nearest, and among the nearest ten."""
+    """Share of the held-out words with a translation of the dictionary among the nearest, and among the nearest ten.
+
+    Attributes:
+        at_1: Share with a translation as the nearest word.
+        at_10: Share with a translation among the nearest ten words.
+    """
 
     at_1: float
     at_10: float
@@ -377,6 +405,9 @@ class AlignOptions:
         n_test: Maximum number of source words of the dictionary to hold out for the evaluation.
         max_tokens: Maximum number of tokens to read per language.
         seed: Random seed for the held-out words and the control.
+
+    Example:
+        >>> options = AlignOptions(pairs="identical", refinements=5)
     """
 
     pairs: Pairs = "dictionary"
@@ -437,15 +468,24 @@ def align_models(
 ) -> AlignedModel:
     """Compute the matrices that map the vectors of a model to the coordinates of another model.
 
+    If the vectors of the target are wider, the source first gets zeros at the end of each half of its vectors, which
+    changes neither its probabilities nor its similarities.
+
     Args:
         source: The model to align.
-        target: The model of the other language, with layers of the same number and width.
+        target: The model of the other language, with as many layers, and vectors that are not narrower.
         texts: Sentences of the source and of the target language; they need not be translations of each other.
         dictionary: Pairs of a source word and its translation.
         options: How the matrices are found.
         show_progress: Whether to show progress bars.
+
+    Example:
+        >>> from elmo.jobs import EmbedJob
+        >>> sentences = [sentence.tokens for sentence in EmbedJob(("corpus.txt",)).sentences(elmo.tokenizer)]
+        >>> aligned = align_models(elmo, elmo, (sentences, sentences), options=AlignOptions(pairs="identical"))
     """
     options = options or AlignOptions()
+    source = match_width(source, target)
     check_alignable(source, target)
     elmos = source, target
     first, second = (
@@ -467,7 +507,21 @@ def align_anchors(
     dictionary: WordPairs = (),
     options: AlignOptions | None = None,
 ) -> AlignedModel:
-    """Do the same as ``align_models`` with anchors that are already computed."""
+    """Do the same as ``align_models`` with anchors that are already computed.
+
+    Args:
+        source: The model to align.
+        target: The model of the other language.
+        anchors: The anchors of the source and of the target.
+        dictionary: Pairs of a source word and its translation.
+        options: How the matrices are found.
+
+    Example:
+        >>> from elmo.jobs import EmbedJob
+        >>> sentences = [sentence.tokens for sentence in EmbedJob(("corpus.txt",)).sentences(elmo.tokenizer)]
+        >>> anchors = compute_anchors(elmo, sentences)
+        >>> aligned = align_anchors(elmo, elmo, (anchors, anchors), options=AlignOptions(pairs="identical"))
+    """
     options = options or AlignOptions()
     pairs, split = _choose_pairs(dictionary, (source, target), anchors, options)
     if len(pairs) < source.width:
@@ -544,6 +598,12 @@ def read_matrices(source: Elmo, target: Elmo, paths: Sequence[str | Path]) -> Pr
         source: The model to align.
         target: The model into whose coordinates the matrices map.
         paths: The file of each layer, the token layer first.
+
+    Example:
+        >>> paths = [f"mapping-{layer}.th" for layer in range(elmo.n_layers)]
+        >>> for path in paths:
+        ...     torch.save(torch.eye(elmo.width), path)
+        >>> aligned = Elmo(read_matrices(elmo, elmo, paths))
     """
     check_alignable(source, target)
     if len(paths) != source.n_layers:
@@ -576,6 +636,12 @@ def apply_matrices(
         layers: One matrix per layer (layer, width, width).
         sense: The matrix for ``layers="sense"`` (width, width); None if there is none.
         about: Metadata of the alignment.
+
+    Example:
+        >>> matrices = np.stack([np.eye(elmo.width, dtype=np.float32)] * elmo.n_layers)  # changes nothing
+        >>> aligned = Elmo(apply_matrices(elmo, elmo, matrices, None))
+        >>> np.allclose(aligned.encode("Yes.").vectors, elmo.encode("Yes.").vectors, atol=1e-5)
+        True
     """
     check_alignable(source, target)
     alignment = Alignment(
@@ -599,10 +665,40 @@ def _fingerprints(elmo: Elmo) -> set[str]:
     }
 
 
+def match_width(source: Elmo, target: Elmo) -> Elmo:
+    """Return the source model, with zeros appended to each half of its vectors if those of the target are wider.
+
+    Args:
+        source: The model to align.
+        target: The model of the other language.
+
+    Example:
+        >>> match_width(elmo, elmo) is elmo
+        True
+    """
+    if source.width >= target.width:
+        return source
+    from elmo.embed.elmo import Elmo
+
+    return Elmo(pad_states(source.as_pretrained(), target.width // 2), device=source.device)
+
+
 def check_alignable(source: Elmo, target: Elmo) -> None:
     """Raise ``ConfigError`` if a model cannot be aligned to another one."""
     if target.pretrained.alignment is not None:
         raise ConfigError("cannot align to an aligned model; use the model that it was aligned to")
-    for name, a, b in (("layers", source.n_layers, target.n_layers), ("width", source.width, target.width)):
-        if a != b:
-            raise ConfigError(f"both models must have the same {name} to be aligned; found {a} and {b}")
+    if source.n_layers != target.n_layers:
+        raise ConfigError(
+            "both models must have the same number of layers to be aligned; found "
+            f"{source.n_layers} and {target.n_layers}"
+        )
+    if source.width > target.width:
+        raise ConfigError(
+            f"cannot align vectors of width {source.width} to vectors of width {target.width}; align the other model "
+            "to this one instead"
+        )
+    if source.width < target.width:
+        raise ConfigError(
+            f"expected two models with vectors of the same width, found {source.width} and {target.width}; "
+            "call match_width first"
+        )

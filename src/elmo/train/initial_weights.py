@@ -27,10 +27,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import pad
 
-from elmo.config import BiLmConfig
+from elmo.config import BiLmConfig, parameter_shapes
 from elmo.errors import ConfigError
-from elmo.formats.pretrained import Pretrained, fingerprint
+from elmo.formats.pretrained import Pretrained, SoftmaxWeights, fingerprint
 from elmo.text.ids import Vocabulary
 from elmo.train.corpus import FIRST_WORD, SPECIAL, UNKNOWN, Corpus
 from elmo.train.objective import BiLmObjective
@@ -191,6 +192,29 @@ def _grow(name: str, weight: Tensor, larger: Tensor) -> Tensor:
         blocks[:, :n_rows] = 0
         blocks[:, :n_rows, : parts.size(2)] = parts
     return grown
+
+
+def pad_states(model: Pretrained, state_width: int) -> Pretrained:
+    """Return the same language model with wider states: zeros are appended to each half of its vectors.
+
+    Raises ``ConfigError`` if the model cannot be widened, which needs a projection in its layers and its token layer.
+    """
+    old = model.config
+    widths = f"width {old.width} to {2 * state_width}"
+    if old.encoder_name != "lstm":
+        raise ConfigError(f"cannot pad the vectors of a transformer from {widths}")
+    is_projected = old.lstm.state_width < state_width < old.lstm.cell_width
+    config = _grown_config(old, cell_width=None, state_width=state_width) if is_projected else old
+    if not is_projected or config.has_token_projection != old.has_token_projection:
+        raise ConfigError(f"cannot pad the vectors of a model with {old.lstm.cell_width} cells from {widths}")
+    shapes = parameter_shapes(config)
+    weights = {name: _grow(name, value, value.new_zeros(shapes[name])) for name, value in model.weights.items()}
+    n_new, warm, softmax = state_width - old.lstm.state_width, model.warm, model.softmax
+    if warm is not None:
+        warm = replace(warm, hidden=pad(warm.hidden, (0, n_new)))
+    if softmax is not None:
+        softmax = SoftmaxWeights(pad(softmax.weight, (0, n_new)), softmax.bias)
+    return replace(model, config=config, weights=weights, warm=warm, softmax=softmax)
 
 
 def warn_of_lost_direction(model: Pretrained, directions: str) -> None:
