@@ -67,9 +67,45 @@ def describe_package(
         home = homes[path]
         link = f"#{item.lower()}" if home == name else f"{home}.md#{item.lower()}"
         yield f"| [`{item}`]({link}) | {cell(summary(package[path.partition('.')[2]]))} |"
+    users = find_users(package, homes)
     for item, path in objects.items():
         if homes[path] == name:
             yield from describe_object(package[path.partition(".")[2]], item, level=2)
+            if links := [f"[`{user}`]({homes[of]}.md#{user.lower()})" for user, of in users.get(path, [])[:4]]:
+                yield from ["", f"Used by {', '.join(links)}."]
+
+
+def find_users(package: griffe.Module, homes: dict[str, str]) -> dict[str, list[tuple[str, str]]]:
+    """Return which public functions and classes return, contain or accept each class: their names and paths.
+
+    Functions that return the class come first. Classes with an example do not need these links.
+    """
+    users: dict[str, set[tuple[int, str, str]]] = {path: set() for path in homes}
+    for path in homes:
+        obj: Any = package[path.partition(".")[2]]
+        if obj.is_attribute:
+            continue
+        members = [obj, *(member for name, member in obj.members.items() if not name.startswith("_"))]
+        annotations = [(0, member.returns) for member in members if member.is_function]
+        annotations += [(1, member.annotation) for member in members if member.is_attribute]
+        annotations += [(2, p.annotation) for member in members if member.is_function for p in member.parameters]
+        for rank, annotation in annotations:
+            for used in named_paths(annotation) - {path}:
+                if used in users and not has_example(package[used.partition(".")[2]]):
+                    users[used].add((rank, obj.name, path))
+    return {path: list(dict.fromkeys(item[1:] for item in sorted(found))) for path, found in users.items()}
+
+
+def named_paths(annotation: Any) -> set[str]:
+    """Return the paths of the names in an annotation."""
+    if not isinstance(annotation, griffe.Expr):
+        return set()
+    return {part.canonical_path for part in annotation.iterate(flat=True) if isinstance(part, griffe.ExprName)}
+
+
+def has_example(obj: Any) -> bool:
+    """Return whether the docstring has an example."""
+    return bool(obj.docstring) and ">>>" in obj.docstring.value
 
 
 def describe_object(obj: Any, name: str, level: int) -> Iterator[str]:

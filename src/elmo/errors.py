@@ -60,57 +60,147 @@ class ElmoError(Exception):
 
 
 class ConfigError(ElmoError):
-    """An option is out of range, or options contradict each other."""
+    """An option is out of range, or options contradict each other.
+
+    Example:
+        >>> Elmo.from_pretrained("en", dtype="float8")
+        Traceback (most recent call last):
+            ...
+        elmo.errors.ConfigError: ...
+    """
 
 
 class FormatError(ElmoError):
-    """The files of a model are damaged, incomplete or of an unknown format."""
+    """The files of a model are damaged, incomplete or of an unknown format.
+
+    Example:
+        >>> Elmo.from_pretrained("no/such/model")
+        Traceback (most recent call last):
+            ...
+        elmo.errors.FormatError: ...
+    """
 
 
 class ChecksumError(FormatError):
-    """The SHA-256 of a file differs from the recorded one."""
+    """The SHA-256 of a file differs from the recorded one.
+
+    Example:
+        >>> convert("en", "damaged")
+        >>> _ = Path("damaged/vocab.txt").write_text("bank")
+        >>> Elmo.from_pretrained("damaged")
+        Traceback (most recent call last):
+            ...
+        elmo.errors.ChecksumError: ...
+    """
 
 
 class DownloadError(FormatError):
-    """The files of a published model cannot be downloaded; the message states what to fetch by hand, if possible."""
+    """The files of a published model cannot be downloaded; the message states what to fetch by hand, if possible.
+
+    Example:
+        >>> Elmo.from_pretrained("allenai/small")  # doctest: +SKIP
+        Traceback (most recent call last):
+            ...
+        elmo.errors.DownloadError: ...
+    """
 
 
 class DataError(ElmoError):
-    """An input, such as text, tokens or stored vectors, cannot be used."""
+    """An input, such as text, tokens or stored vectors, cannot be used.
+
+    Example:
+        >>> elmo.encode("The bank.").word("river")
+        Traceback (most recent call last):
+            ...
+        elmo.errors.DataError: ...
+    """
 
 
 class EncodingError(DataError):
-    """A text file is not UTF-8; the message states the first invalid byte or the detected encoding."""
+    """A text file is not UTF-8; the message states the first invalid byte or the detected encoding.
+
+    Example:
+        >>> _ = Path("latin-1.txt").write_text("The café was full.", encoding="latin-1")
+        >>> perplexity("en", Path("latin-1.txt"))
+        Traceback (most recent call last):
+            ...
+        elmo.errors.EncodingError: ...
+    """
 
 
 class SentenceTooLongError(DataError):
-    """A sentence is longer than the limit; the message states the limit."""
+    """A sentence is longer than the limit; the message states the limit.
+
+    Example:
+        >>> elmo.encode([["word"] * 1_000_000])
+        Traceback (most recent call last):
+            ...
+        elmo.errors.SentenceTooLongError: ...
+    """
 
 
 class ShapeError(ElmoError):
-    """Tensors have incompatible shapes."""
+    """Tensors have incompatible shapes.
+
+    Example:
+        >>> similarity(np.ones(2), np.ones(3))
+        Traceback (most recent call last):
+            ...
+        elmo.errors.ShapeError: ...
+    """
 
 
 class StateError(ElmoError):
-    """A start state is missing or belongs to another model."""
+    """A start state is missing or belongs to another model.
+
+    Example:
+        >>> from dataclasses import replace
+        >>> from elmo.formats import load
+        >>> Elmo(replace(load("en"), warm=None)).encode("Yes.", start="warm")
+        Traceback (most recent call last):
+            ...
+        elmo.errors.StateError: ...
+    """
 
 
 class NotFiniteError(ElmoError):
-    """A result would contain nan or inf, for example because weights are too large; the message states the cause."""
+    """A result would contain nan or inf, for example because weights are too large; the message states the cause.
+
+    Example:
+        >>> similarity(np.array([np.nan]), np.array([1.0]))
+        Traceback (most recent call last):
+            ...
+        elmo.errors.NotFiniteError: ...
+    """
 
 
 class OutputError(ElmoError):
-    """An output cannot be written, or it belongs to another job."""
+    """An output cannot be written, or it belongs to another job.
+
+    Example:
+        >>> convert("en", "run")  # this folder exists
+        Traceback (most recent call last):
+            ...
+        elmo.errors.OutputError: ...
+    """
 
 
 class TrainingError(ElmoError):
-    """A training run cannot continue: its loss is not a finite number, or one of its processes ended."""
+    """A training run cannot continue: its loss is not a finite number, or one of its processes ended.
+
+    Example:
+        >>> train_bilm("corpus.txt", "diverged", learning_rate=1e30)  # doctest: +SKIP
+        Traceback (most recent call last):
+            ...
+        elmo.errors.TrainingError: ...
+    """
 
 
 class ServiceError(ElmoError):
     """A service cannot be reached, is busy, or replied with an error.
 
     Attributes:
+        message: What is wrong.
         status: HTTP status of the reply; None if there was no reply.
         code: Short name of the problem: a code of the service such as "overloaded", or "connection", "timeout" or
             "malformed_reply"; None if the service stated none.

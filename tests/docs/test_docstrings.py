@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import importlib.util
 import inspect
 import re
 from collections.abc import Iterator
@@ -21,26 +22,35 @@ PACKAGES = sorted(
 )
 
 
-def public_objects() -> dict[str, Any]:
-    """Return every public object by the name of the first package that exports it."""
-    objects: dict[int, tuple[str, Any]] = {}
+def public_names() -> list[str]:
+    """Return every public name, with the first package that exports it; nothing is imported yet."""
+    packages: dict[str, list[str]] = {}
     for package in PACKAGES:
-        module = importlib.import_module(package)
-        for name in module.__all__:
-            try:
-                public = getattr(module, name)
-            except MissingExtraError:  # Flair needs an environment of its own
-                continue
-            if inspect.isclass(public) or inspect.isfunction(public):
-                objects.setdefault(id(public), (f"{package}.{name}", public))
-    return dict(objects.values())
+        for name in importlib.import_module(package).__all__:
+            packages.setdefault(name, []).append(package)
+    return [
+        f"{package}.{name}"
+        for name, found in packages.items()
+        for package in (found[:1] if found[0] == "elmo" else found)  # elmo exports names of other packages again
+        if name not in ("PRESETS", "__version__")
+    ]
 
 
-OBJECTS = public_objects()
-EXAMPLES = {name: public for name, public in OBJECTS.items() if ">>>" in (inspect.getdoc(public) or "")}
+def load_public(name: str) -> Any:
+    """Import a public name, or skip the test if it needs a library that is not installed."""
+    package, _, item = name.rpartition(".")
+    try:
+        return getattr(importlib.import_module(package), item)
+    except MissingExtraError as error:
+        pytest.skip(str(error))
 
-SEMCOR = """{"doc": "a", "s": "1", "toks": [{"w": "The"}, {"w": "bank", "lemma": "bank", "sk": ["bank%1:17:01::"]}]}"""
+
+NAMES = [  # the integrations import large libraries
+    pytest.param(name, marks=pytest.mark.slow if "integrations" in name else ()) for name in public_names()
+]
+
 WORDS = ("old", "new", "big", "small", "long", "short", "high", "low")
+SEMCOR = """{"doc": "a", "s": "1", "toks": [{"w": "The"}, {"w": "bank", "lemma": "bank", "sk": ["bank%1:17:01::"]}]}"""
 CORPUS = """\
 They walked along the bank of the river .
 We sat on the bank and watched the boats .
@@ -53,6 +63,26 @@ She closed the window because it was cold .
 The train to Berlin leaves in ten minutes .
 The children played in the snow until dark .
 """.replace(" .", ".")
+
+
+needs_griffe = pytest.mark.skipif(importlib.util.find_spec("griffe") is None, reason="needs the extra docs")
+
+
+@pytest.fixture(scope="module")
+def reference() -> Any:
+    """The script that writes the reference."""
+    spec = importlib.util.spec_from_file_location("reference", SOURCE.parents[1] / "docs/site/reference.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def package(reference: Any) -> Any:
+    """The source of the package, which is read and not imported."""
+    return reference.load_package(SOURCE.parent)
 
 
 @pytest.fixture(scope="module")
@@ -88,16 +118,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", public_names())
 def test_an_example_runs(name: str, model: Elmo, folder: Path) -> None:
+    text = inspect.getdoc(load_public(name)) or ""
+    if ">>>" not in text:
+        return  # a result of a function that has one
     package, _, public = name.rpartition(".")
     names: dict[str, Any] = {}
     for source in ("elmo", package):
         module = importlib.import_module(source)
-        names |= {item: getattr(module, item) for item in module.__all__ if item != "ElmoEmbeddings"}
+        names |= {item: getattr(module, item) for item in module.__all__ if re.search(rf"\b{item}\b", text)}
     names |= {"np": importlib.import_module("numpy"), "torch": importlib.import_module("torch"), "Path": Path}
     names["elmo"] = model
-    text = inspect.getdoc(OBJECTS[name]) or ""
     example = doctest.DocTestParser().get_doctest(text, names, public, name, 0)
     report: list[str] = []
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE, verbose=False)
@@ -107,19 +139,66 @@ def test_an_example_runs(name: str, model: Elmo, folder: Path) -> None:
     assert not report, "".join(report)
 
 
-def undocumented(public: Any) -> list[str]:
-    """Return the parameters that neither a section of the docstring nor a ``name`` in its text describes."""
+def find_undescribed(public: Any) -> list[str]:
+    """Return the parameters that are neither in a section of the docstring nor in its text, as ``name``."""
     texts = [inspect.getdoc(public) or ""]
-    if inspect.isclass(public):
+    if inspect.isclass(public):  # a constructor may be inherited
         parents = [parent for parent in public.__mro__ if parent.__module__.startswith("elmo.")]
         texts += [parent.__doc__ or "" for parent in parents]
         texts += [parent.__init__.__doc__ or "" for parent in parents if "__init__" in vars(parent)]
     text = "\n".join(map(inspect.cleandoc, texts))
-    described = set(re.findall(r"^    \*{0,2}(\w+)(?: \([^)]*\))?: ", text, re.MULTILINE)) | set(
-        re.findall(r"``(\w+)``", text)
-    )
-    if issubclass(public, dict) if inspect.isclass(public) else False:  # a TypedDict
-        parameters = list(public.__annotations__)
-    else:
-        parameters = list(inspect.signature(public).parameters)
-    return [name for name in parameters if name not in described and name not in ("self", "args", "kwargs")]
+    described = {*re.findall(r"^    \*{0,2}(\w+): ", text, re.MULTILINE), *re.findall(r"``(\w+)``", text)}
+    return [name for name in list_parameters(public) if name not in described]
+
+
+def list_parameters(public: Any) -> list[str]:
+    """Return the parameters of a function or constructor, or the keys of a ``TypedDict``."""
+    if inspect.isclass(public) and issubclass(public, dict):
+        return list(public.__annotations__)
+    if inspect.isclass(public) and issubclass(public, Exception) and "__init__" not in vars(public):
+        return []  # only a message
+    skipped = ("self", "args", "kwargs")
+    return [name for name in inspect.signature(public).parameters if name not in skipped and not name.startswith("_")]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_docstring_describes_every_parameter(name: str) -> None:
+    public = load_public(name)
+    summary = (inspect.getdoc(public) or "").split("\n\n")[0]
+    assert summary[:1].isupper()
+    assert summary.endswith((".", ":")) or ">>>" in summary
+    assert find_undescribed(public) == []
+
+
+def test_an_undescribed_parameter_is_found() -> None:
+    def measure(text: str, unit: str, scale: float) -> None:
+        """Measure ``text``.
+
+        Args:
+            unit: The unit.
+        """
+
+    assert find_undescribed(measure) == ["scale"]
+
+
+@needs_griffe
+@pytest.mark.slow
+def test_every_function_has_an_example_and_every_class_leads_to_one(reference: Any, package: Any) -> None:
+    pages = {name: reference.public_objects(package, name) for name in reference.public_packages(SOURCE.parent)}
+    homes = {path: name for name, objects in pages.items() for path in objects.values()}
+    found = {path for path in homes if reference.has_example(package[path.partition(".")[2]])}
+    assert [path for path in homes.keys() - found if package[path.partition(".")[2]].is_function] == []
+    users = reference.find_users(package, homes)
+    size = 0
+    while size < len(found):
+        size = len(found)
+        found |= {path for path in homes if found.intersection(user for _, user in users[path])}
+    assert homes.keys() - found == {"elmo.train.options.PRESETS"}  # a table, which is explained in docs/training.md
+
+
+@needs_griffe
+@pytest.mark.slow
+def test_the_reference_shows_examples_without_directives(reference: Any, package: Any) -> None:
+    text = "\n".join(reference.describe_docstring(package["formats.pretrained.fetch"]))
+    assert "```pycon\n>>> fetch(" in text
+    assert "doctest" not in text

@@ -38,7 +38,14 @@ class CatalogFile:
 
 @dataclass(frozen=True)
 class NetworkSizes:
-    """The sizes of the network of a published model, as its publisher states them."""
+    """The sizes of the network of a published model, as its publisher states them.
+
+    Attributes:
+        cells: Number of LSTM cells, or of hidden units of a transformer, per layer and direction.
+        width: Width of the states of each direction.
+        layers: Number of layers above the token layer.
+        highway_layers: Number of highway layers in the token layer.
+    """
 
     cells: int
     width: int
@@ -106,6 +113,9 @@ class CatalogModel:
 
 def find_model(name: str) -> CatalogModel | None:
     """Return the model with this name or alias; None if there is none.
+
+    Args:
+        name: The name or an alias.
 
     Example:
         >>> find_model("allenai/transformer-elmo").format

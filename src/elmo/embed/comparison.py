@@ -187,6 +187,11 @@ def rank_similarity(elmo: Elmo, word: str | None, cosine: float) -> SimilarityRa
     are ranked among the usages of all words, and so are two different words (None). The result is None if the model has
     no similarity statistics.
 
+    Args:
+        elmo: The model.
+        word: The word; None for two different words.
+        cosine: The cosine of the vectors of both usages.
+
     Example:
         >>> low, high = (rank_similarity(elmo, "bank", cosine) for cosine in (0.1, 0.9))
         >>> low.share < high.share

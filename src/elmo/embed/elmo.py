@@ -80,7 +80,14 @@ class Elmo:
         dtype: str = "float32",
         tokenizer: str | Tokenizer | Callable[[str], Sequence[str]] | None = None,
     ) -> None:
-        """Build the network of a loaded model; see ``from_pretrained`` for the options."""
+        """Build the network of a loaded model.
+
+        Args:
+            model: The model, as ``elmo.formats.load`` returns it.
+            device: Device of the network, as in ``from_pretrained``.
+            dtype: Precision of the network, as in ``from_pretrained``.
+            tokenizer: Tokenizer to use instead of that of the model.
+        """
         import torch
 
         from elmo.engine.bilm import Engine

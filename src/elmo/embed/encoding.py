@@ -171,6 +171,10 @@ def similarity(a: Vectors | Tensor, b: Vectors | Tensor) -> float:
     The cosine is computed in float64, so that vectors in half precision lose no further precision. The
     cosine with a zero vector is 0. Raises ``NotFiniteError`` if a vector contains nan or inf.
 
+    Args:
+        a: A vector.
+        b: Another vector, of the same width.
+
     Example:
         >>> river, loan = elmo.encode(["The bank of the river.", "The bank gave her a loan."])
         >>> -1 <= similarity(river.word("bank"), loan.word("bank")) <= 1

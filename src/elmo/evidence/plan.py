@@ -56,18 +56,34 @@ _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
 
 @dataclass(frozen=True)
 class TaskPlan:
-    """One task of a plan."""
+    """One task of a plan.
+
+    Attributes:
+        name: Name of the task.
+        kind: Kind of task, such as tagging.
+        train: Training files.
+        dev: Files of held-out examples.
+        test: Test files; if there are none, dev is scored.
+        reader: Options for reading the files.
+        tokenizer: Name of the tokenizer for raw text.
+        head: Options of the head; their class depends on the kind.
+        fit: Training options.
+        words: Options of the word vectors: fields of ``Features``.
+        max_train: Maximum number of training examples.
+        max_dev: Maximum number of held-out examples.
+        sizes: Numbers of training examples for table 4.
+    """
 
     name: str
     kind: str
     train: tuple[str, ...]
     dev: tuple[str, ...]
-    test: tuple[str, ...]  # empty: dev is scored
+    test: tuple[str, ...]
     reader: Mapping[str, Any]
     tokenizer: str
-    head: Any  # the head options of the kind
+    head: Any
     fit: FitOptions
-    words: Mapping[str, Any]  # fields of Features
+    words: Mapping[str, Any]
     max_train: int | None = None
     max_dev: int | None = None
     sizes: tuple[int, ...] = ()
@@ -75,9 +91,17 @@ class TaskPlan:
 
 @dataclass(frozen=True)
 class EvidencePlan:
-    """The tasks of a plan, and default values, which the arguments of ``collect_evidence`` override."""
+    """The tasks of a plan, and default values, which the arguments of ``collect_evidence`` override.
 
-    path: str  # for messages
+    Attributes:
+        path: The plan file, for messages.
+        tasks: The tasks.
+        model: The biLM; None if the plan names none.
+        vectors: The file with static vectors; None if the plan names none.
+        seeds: Number of runs per condition; None if the plan states none.
+    """
+
+    path: str
     tasks: tuple[TaskPlan, ...]
     model: str | None = None
     vectors: str | None = None

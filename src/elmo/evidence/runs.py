@@ -78,7 +78,15 @@ _LABEL_LOG = logging.getLogger("elmo.tasks.kinds.task")
 
 @dataclass(frozen=True)
 class EvidenceRun:
-    """One training run: a task, a condition, a seed, and a number of training examples out of ``n_all``."""
+    """One training run: a task, a condition, a seed, and a number of training examples out of ``n_all``.
+
+    Attributes:
+        task: Name of the task.
+        condition: Name of the condition.
+        seed: Seed of the run.
+        n_examples: Number of training examples of the run.
+        n_all: Number of all training examples of the task.
+    """
 
     task: str
     condition: str

@@ -160,11 +160,22 @@ class TaskSummary:
 
 @dataclass(frozen=True)
 class Evidence:
-    """The results of a plan: tables, curves and layer mixes, and the runs that they are computed from."""
+    """The results of a plan: tables, curves and layer mixes, and the runs that they are computed from.
+
+    Attributes:
+        tasks: A summary of each task.
+        n_seeds: Number of runs per condition.
+        sources: Fingerprints of the model and of the static vectors.
+        tables: The tables of scores.
+        curves: The scores by number of training examples.
+        mixes: The learned mixes of layers.
+        runs: The results of all runs.
+        sizes: The scores by number of training examples and kind of vectors (table 4).
+    """
 
     tasks: tuple[TaskSummary, ...]
     n_seeds: int
-    sources: Mapping[str, str]  # fingerprints of the model and of the static vectors
+    sources: Mapping[str, str]
     tables: tuple[ScoreTable, ...]
     curves: tuple[Curve, ...]
     mixes: tuple[MixSummary, ...]
@@ -271,6 +282,9 @@ _TASK = 24  # maximum width of the name of a task, in terminal columns
 
 def format_evidence(evidence: Evidence) -> list[str]:
     """Format all tables and figures as lines of text; scores are in percent.
+
+    Args:
+        evidence: The results.
 
     Example:
         >>> evidence = collect_evidence("examples/evidence.toml", "evidence", tasks=["pos"])  # doctest: +SKIP

@@ -411,6 +411,10 @@ def add_warm(folder: Path, warm: WarmState) -> None:
     ``SHA256SUMS`` is ignored: the old file is removed from the list before the new file is written, and the new
     file is added to the list afterwards.
 
+    Args:
+        folder: Folder of a model in elmo's own format.
+        warm: The state.
+
     Example:
         >>> convert("en", "with-state")
         >>> add_warm(Path("with-state"), load("en").warm)

@@ -50,10 +50,15 @@ _KNOWN_FILES = (
 
 @dataclass(frozen=True)
 class SoftmaxWeights:
-    """The output layer, shared by the forward and the backward language model."""
+    """The output layer, shared by the forward and the backward language model.
 
-    weight: Tensor  # (words, width)
-    bias: Tensor  # (words,)
+    Attributes:
+        weight: Weights, (word, width).
+        bias: Biases, (word,).
+    """
+
+    weight: Tensor
+    bias: Tensor
 
     def problems(self, config: BiLmConfig) -> list[str]:
         """List what does not fit a model with this config, and the tensors that are not finite."""
@@ -114,10 +119,15 @@ def _is_finite(tensor: Tensor) -> bool:
 
 @dataclass(frozen=True)
 class WarmState:
-    """A start state stored with the model: the mean LSTM state between sentences of running text."""
+    """A start state stored with the model: the mean LSTM state between sentences of running text.
 
-    hidden: Tensor  # (direction, layer, width)
-    cell: Tensor  # (direction, layer, cell)
+    Attributes:
+        hidden: Hidden states, (direction, layer, width).
+        cell: Cells, (direction, layer, cell).
+    """
+
+    hidden: Tensor
+    cell: Tensor
 
     def problems(self, config: BiLmConfig) -> list[str]:
         """List the tensors that do not fit a model with this config, or that are not finite."""
@@ -139,7 +149,12 @@ def warm_shapes(config: BiLmConfig) -> dict[str, tuple[int, ...]]:
 
 @dataclass(frozen=True)
 class MixWeights:
-    """A published layer mix (Eq. 1 of the paper): one weight per layer, before the softmax, and γ."""
+    """A published layer mix (Eq. 1 of the paper): one weight per layer, before the softmax, and γ.
+
+    Attributes:
+        weights: One weight per layer, before the softmax.
+        gamma: The scale γ.
+    """
 
     weights: tuple[float, ...]
     gamma: float
@@ -453,6 +468,9 @@ def bundled_models() -> tuple[str, ...]:
 def bundled_folder(name: str = DEFAULT_MODEL) -> Path:
     """Return the folder of a bundled model.
 
+    Args:
+        name: Name of the model.
+
     Example:
         >>> bundled_folder("zh").name
         'zh'
@@ -471,6 +489,11 @@ def bundled_folder(name: str = DEFAULT_MODEL) -> Path:
 def bundled_name(checksum: str, *, with_warm: bool = False, with_softmax: bool = False) -> str | None:
     """Return the name of the bundled model with this fingerprint, or None.
 
+    Args:
+        checksum: The fingerprint.
+        with_warm: Whether the fingerprint includes the warm state.
+        with_softmax: Whether the fingerprint includes the softmax and its vocabulary.
+
     Example:
         >>> bundled_name(fingerprint(load("zh")))
         'zh'
@@ -485,6 +508,9 @@ def detect(folder: str | Path) -> FormatReader | None:
     """Return the reader for the model in a folder, or None if no format matches.
 
     If a folder contains files of several formats, elmo's native format is preferred, because it has checksums.
+
+    Args:
+        folder: The folder.
 
     Example:
         >>> detect(bundled_folder("en")).NAME

@@ -31,6 +31,11 @@ class ElmoEmbeddings(TokenEmbeddings):
 
     The arguments are those of Flair's ``ELMoEmbeddings``. The state of the LSTMs is not carried from one batch to the
     next, so the vectors of a sentence are always the same.
+
+    Example:
+        >>> from flair.data import Sentence  # doctest: +SKIP
+        >>> sentence = Sentence("The bank of the river")  # doctest: +SKIP
+        >>> ElmoEmbeddings("en").embed(sentence)  # doctest: +SKIP
     """
 
     def __init__(

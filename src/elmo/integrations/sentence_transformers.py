@@ -189,6 +189,9 @@ def load_sentence_transformer(folder: str | Path) -> SentenceTransformer:
     ``SentenceTransformer(folder)`` needs ``trust_remote_code=True`` for every module that is not its own, and may then
     run code from the folder. This function never does.
 
+    Args:
+        folder: Folder that ``SentenceTransformer.save`` has written.
+
     Example:
         >>> build_sentence_transformer("en").save("encoder")
         >>> load_sentence_transformer("encoder").encode(["Yes."]).shape == (1, elmo.width)

@@ -163,6 +163,14 @@ class ElmoTokenVectorizer(_ElmoTransformer, auto_wrap_output_keys=None):
     The result of ``transform`` is a list with an array (time, width) per text, or a data frame per text after
     ``set_output``. Concatenate them to train a classifier of tokens.
 
+    Args:
+        model: A name or path, as in ``Elmo.from_pretrained``.
+        layers: Layers of the vectors, as in ``Elmo.encode``, except "all".
+        start: State at the start of a text: "zero", or "warm" (stored with the model).
+        tokenizer: Name of a tokenizer. Default: the tokenizer of the model.
+        dtype: Precision of the network, as in ``Elmo.from_pretrained``.
+        device: Device of the network.
+
     Example:
         >>> vectors = ElmoTokenVectorizer().fit_transform(["The bank of the river.", "Yes."])
         >>> [len(tokens) for tokens in vectors]

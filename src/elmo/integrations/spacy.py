@@ -411,6 +411,9 @@ def use_elmo_vectors(doc: Doc) -> Doc:
     (``nlp.pipe(n_process=2)``) or from a file, because spaCy does not store these hooks. Without them, spaCy prefers
     static vectors, and the similarity of two uses of the same word is always 1.
 
+    Args:
+        doc: A document that the component ``elmo`` has processed.
+
     Example:
         >>> import spacy
         >>> nlp = spacy.blank("en")

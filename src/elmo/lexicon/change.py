@@ -88,29 +88,50 @@ class ChangeOptions:
 
 @dataclass(frozen=True)
 class PeriodChange:
-    """The change of a word from one period to another."""
+    """The change of a word from one period to another.
+
+    Attributes:
+        earlier: Name of the earlier period.
+        later: Name of the later period.
+        value: The change.
+        low: Lower end of the 95% confidence interval.
+        high: Upper end of the 95% confidence interval.
+        p: P-value of a permutation test.
+        q: False discovery rate if this word and all with a smaller p-value are reported as changed.
+        appeared: Typical usages of the sense whose share increased most.
+        declined: Typical usages of the sense whose share decreased most.
+    """
 
     earlier: str
     later: str
     value: float
-    low: float  # lower end of the 95% confidence interval
-    high: float  # upper end of the 95% confidence interval
-    p: float  # p-value of a permutation test
-    q: float  # false discovery rate if this word and all with a smaller p-value are reported as changed
-    appeared: tuple[Usage, ...] = ()  # typical usages of the sense whose share increased most
-    declined: tuple[Usage, ...] = ()  # typical usages of the sense whose share decreased most
+    low: float
+    high: float
+    p: float
+    q: float
+    appeared: tuple[Usage, ...] = ()
+    declined: tuple[Usage, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
 class WordChange:
-    """The change of a word between consecutive periods and, if there are more than two, from the first to the last."""
+    """The change of a word between consecutive periods and, if there are more than two, from the first to the last.
+
+    Attributes:
+        word: The word.
+        steps: The change of each step; the last item is the change from the first period to the last.
+        n_usages: Number of usages in each period.
+        per_million: Occurrences per million tokens in each period.
+        usages: Usages in each period; None without ``keep_usages``.
+        labels: Sense of each usage (usage,), over all periods in order, from 0.
+    """
 
     word: str
-    steps: tuple[PeriodChange, ...]  # the last item is the change from the first period to the last
-    n_usages: Mapping[str, int]  # number of usages in each period
-    per_million: Mapping[str, float] | None = None  # occurrences per million tokens in each period
-    usages: Mapping[str, Usages] | None = None  # usages in each period; None without ``keep_usages``
-    labels: Labels | None = None  # sense of each usage (usage,), over all periods in order, from 0
+    steps: tuple[PeriodChange, ...]
+    n_usages: Mapping[str, int]
+    per_million: Mapping[str, float] | None = None
+    usages: Mapping[str, Usages] | None = None
+    labels: Labels | None = None
 
     @property
     def overall(self) -> PeriodChange:
@@ -128,13 +149,21 @@ class SkippedWord:
 
 @dataclass(frozen=True, eq=False)
 class Changes:
-    """Words ranked by their change from the first period to the last, the largest first."""
+    """Words ranked by their change from the first period to the last, the largest first.
+
+    Attributes:
+        measure: Measure of change.
+        periods: Names of the periods, in order of time.
+        words: The words, the largest change first.
+        skipped: Words that were not measured, with the reason.
+        frequency_correlation: Spearman correlation of change and mean frequency.
+    """
 
     measure: str
     periods: tuple[str, ...]
     words: tuple[WordChange, ...]
     skipped: tuple[SkippedWord, ...] = ()
-    frequency_correlation: float | None = None  # Spearman correlation of change and mean frequency
+    frequency_correlation: float | None = None
 
     def rows(self) -> Iterator[tuple[str, ...]]:
         """Yield one table row (``COLUMNS``) per word and pair of periods."""

@@ -35,12 +35,19 @@ _AMBIGUOUS = (
 
 @dataclass(frozen=True)
 class ConcordanceLine:
-    """A usage of the word, with its number in the index."""
+    """A usage of the word, with its number in the index.
+
+    Attributes:
+        number: Number of the usage in the index.
+        usage: The usage.
+        similarity: Cosine with the usage that lines are compared with; None if there is none.
+        sense: Number of the sense, from 1, if the lines are sorted by meaning.
+    """
 
     number: int
     usage: Usage
-    similarity: float | None  # cosine with the usage that lines are compared with
-    sense: int | None  # from 1, if the lines are sorted by meaning
+    similarity: float | None
+    sense: int | None
 
     def to_json(self) -> dict[str, Any]:
         """Return the line as a dictionary of JSON values."""
@@ -143,6 +150,9 @@ def arrange_usages(vectors: NDArray[Any]) -> NDArray[np.float64]:
 
     The result does not depend on the machine: the coordinate with the largest absolute loading is positive, and
     positions are scaled to -1..1 and rounded.
+
+    Args:
+        vectors: Vectors of usages, (usage, width).
 
     Example:
         >>> arrange_usages(np.eye(3)).shape

@@ -54,7 +54,13 @@ _CHUNK_TOKENS = 4096  # tokens for which derivatives are computed at once
 
 @dataclass(frozen=True)
 class ContextWord:
-    """A context word of an explanation and its score; ``position`` is the number of the token."""
+    """A context word of an explanation and its score; ``position`` is the number of the token.
+
+    Attributes:
+        position: Number of the token in the sentence.
+        token: The token.
+        score: Its score.
+    """
 
     position: int
     token: str

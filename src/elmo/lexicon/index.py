@@ -54,11 +54,17 @@ _MANIFEST_TYPES: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Neighbor:
-    """A usage near a query."""
+    """A usage near a query.
+
+    Attributes:
+        usage: The usage.
+        similarity: Cosine with the query.
+        number: Number of the usage in the index.
+    """
 
     usage: Usage
-    similarity: float  # cosine with the query
-    number: int  # number of the usage in the index
+    similarity: float
+    number: int
 
 
 class Index:

@@ -46,6 +46,10 @@ _CODE_WIDTH = 8  # values per byte of a compressed vector
 class LanceIndex:
     """An approximate index of usages in a Lance table. Its cosines are exact, but it may miss some neighbors.
 
+    Args:
+        index: The index.
+        table: The Lance table of its usages; see ``build`` and ``open``.
+
     Example:
         >>> index = build_index(IndexJob(("corpus.txt",), Path("lance"), to="lance"), elmo)
         >>> lance = LanceIndex.open(index)

@@ -31,7 +31,12 @@ AMONG = ("all", "same", "others")
 
 @dataclass(frozen=True)
 class Neighbors:
-    """A usage and its nearest neighbors, best first."""
+    """A usage and its nearest neighbors, best first.
+
+    Attributes:
+        usage: The usage that was searched for.
+        items: Its neighbors, the best first.
+    """
 
     usage: Usage
     items: tuple[Neighbor, ...]
@@ -147,6 +152,10 @@ _BATCH = 1 << 13  # number of usages to add between two calls of on_progress
 
 class ApproximateIndex:
     """A graph for approximate search in an index. Its cosines are exact, but it may miss some neighbors.
+
+    Args:
+        index: The index.
+        graph: The graph of its usages; see ``build`` and ``open``.
 
     Example:
         >>> index = build_index(IndexJob(("corpus.txt",), Path("graph"), approximate=True), elmo)

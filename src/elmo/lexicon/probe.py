@@ -66,18 +66,31 @@ class Baseline:
 
 @dataclass(frozen=True)
 class LayerProbe:
-    """Scores of the probe of one layer on dev, from 0 to 1."""
+    """Scores of the probe of one layer on dev, from 0 to 1.
 
-    layer: str  # "0", "1", …, "mix"
+    Attributes:
+        layer: Number of the layer, such as "0", or "mix".
+        accuracy: Accuracy.
+        unseen: Accuracy on words that are not in train; None if there are none.
+        control: Accuracy on the control task.
+        selectivity: Accuracy minus accuracy on the control task.
+        macro_f1: Mean F1 of all labels of dev.
+        f1: F1 of each label of dev.
+        penalty: Weight of the L2 penalty.
+        shares: Weights of the layers in the mix, averaged over seeds.
+        gamma: Scale of the mix, averaged over seeds.
+    """
+
+    layer: str
     accuracy: MeanScore
-    unseen: MeanScore | None  # accuracy on words that are not in train; None if there are none
-    control: MeanScore  # accuracy on the control task
+    unseen: MeanScore | None
+    control: MeanScore
     selectivity: MeanScore
-    macro_f1: MeanScore  # mean F1 of all labels of dev
-    f1: Mapping[str, MeanScore]  # F1 of each label of dev
-    penalty: float  # weight of the L2 penalty
-    shares: tuple[float, ...] = ()  # weights of the layers in the mix, averaged over seeds
-    gamma: float | None = None  # scale of the mix, averaged over seeds
+    macro_f1: MeanScore
+    f1: Mapping[str, MeanScore]
+    penalty: float
+    shares: tuple[float, ...] = ()
+    gamma: float | None = None
 
 
 @dataclass(frozen=True)

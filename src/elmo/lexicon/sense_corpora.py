@@ -42,12 +42,19 @@ class Instance:
 
 @dataclass(frozen=True)
 class SenseSentence:
-    """A sentence with instances: words or phrases to disambiguate."""
+    """A sentence with instances: words or phrases to disambiguate.
+
+    Attributes:
+        tokens: The tokens.
+        instances: The words to disambiguate.
+        document: Name of the document.
+        place: File and line, for messages.
+    """
 
     tokens: Tokens
     instances: tuple[Instance, ...]
     document: str
-    place: str  # file:line
+    place: str
 
     @classmethod
     def from_usages(cls, usages: Sequence[Usage], *, pos: Pos | None = None) -> Self:
@@ -69,6 +76,10 @@ def read_sense_corpus(path: str | Path, *, gold: str | Path | None = None) -> It
     """Yield the sentences of a sense-tagged corpus in JSON lines or XML.
 
     ``gold`` is the file of gold keys that belongs to an XML corpus.
+
+    Args:
+        path: The file, plain or compressed.
+        gold: File of gold keys that belongs to an XML corpus.
 
     Example:
         >>> [sentence.tokens.tokens for sentence in read_sense_corpus("semcor.jsonl")]
@@ -113,11 +124,17 @@ def read_gold(path: str | Path) -> dict[str, tuple[str, ...]]:
 
 @dataclass(frozen=True)
 class SenseScore:
-    """Precision, recall and F1 of predicted senses."""
+    """Precision, recall and F1 of predicted senses.
+
+    Attributes:
+        n_instances: Number of instances.
+        n_answered: Number of instances with a prediction.
+        n_right: Number of instances with a correct prediction.
+    """
 
     n_instances: int
-    n_answered: int  # number of instances with a prediction
-    n_right: int  # number of instances with a correct prediction
+    n_answered: int
+    n_right: int
 
     @property
     def precision(self) -> float:

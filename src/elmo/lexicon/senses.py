@@ -43,13 +43,21 @@ COLUMNS = ("sense", "name", "similarity", "place", "before", "word", "after")
 
 @dataclass(frozen=True)
 class Sense:
-    """A sense of a word: a cluster of its usages."""
+    """A sense of a word: a cluster of its usages.
 
-    number: int  # from 1; sense 1 is the most frequent
-    name: tuple[str, ...]  # words that describe the sense; may be empty if the word has one sense
-    share: float  # fraction of all usages
-    members: tuple[int, ...]  # row numbers of the usages of this sense, the most typical first
-    examples: tuple[Usage, ...]  # the most typical usages from different sentences
+    Attributes:
+        number: Number of the sense, from 1; sense 1 is the most frequent.
+        name: Words that describe the sense; may be empty if the word has one sense.
+        share: Fraction of all usages.
+        members: Row numbers of the usages of this sense, the most typical first.
+        examples: The most typical usages from different sentences.
+    """
+
+    number: int
+    name: tuple[str, ...]
+    share: float
+    members: tuple[int, ...]
+    examples: tuple[Usage, ...]
 
     @property
     def label(self) -> str:
@@ -402,6 +410,10 @@ _N_SUBSTITUTES = 10  # number of substitutes for each of these usages
 
 def name_by_substitutes(elmo: Elmo, *, n_words: int = 3) -> SubstituteNames | None:
     """Return a function that names a sense by the substitutes of its usages; None if the model has no softmax.
+
+    Args:
+        elmo: A model with a softmax and a vocabulary.
+        n_words: Number of words in a name.
 
     Example:
         >>> sentences = ["We sat on the [[bank]].", "The [[bank]] lent her money.", "Her [[bank]] gave her a loan."]

@@ -307,6 +307,10 @@ def transform_states(model: Pretrained, matrix: Tensor) -> Pretrained:
     Skip connections add the states of two layers and both directions share one softmax, so all states are
     transformed by the same matrix. States are no longer clipped, because clipping limits each coordinate.
 
+    Args:
+        model: A model whose LSTMs have projections.
+        matrix: The matrix, (width, width).
+
     Example:
         >>> swapped = torch.eye(elmo.width // 2).flip(0)  # the order of the coordinates does not change cosines
         >>> model = Elmo(transform_states(elmo.as_pretrained(), swapped))

@@ -79,7 +79,12 @@ class Substitute:
 
 @dataclass(frozen=True)
 class Substitutes:
-    """A usage and its substitutes, most probable first."""
+    """A usage and its substitutes, most probable first.
+
+    Attributes:
+        usage: The usage.
+        items: Its substitutes, the most probable first.
+    """
 
     usage: Usage
     items: tuple[Substitute, ...]

@@ -43,12 +43,19 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Usage:
-    """A word, or a phrase of several tokens, in a sentence."""
+    """A word, or a phrase of several tokens, in a sentence.
+
+    Attributes:
+        sentence: The tokens of the sentence.
+        begin: Number of the first token of the word.
+        end: Number of its last token + 1.
+        place: Where the sentence comes from, such as file:line.
+    """
 
     sentence: Tokens
-    begin: int  # first token of the word
-    end: int  # last token of the word + 1
-    place: str = ""  # where the sentence comes from, such as file:line
+    begin: int
+    end: int
+    place: str = ""
 
     def __post_init__(self) -> None:
         if not 0 <= self.begin < self.end <= len(self.sentence):
@@ -74,7 +81,12 @@ class Usage:
 
 @dataclass(frozen=True, eq=False)
 class Usages:
-    """Usages with their vectors: row k of ``vectors`` (usage, width) belongs to item k."""
+    """Usages with their vectors: row k of ``vectors`` (usage, width) belongs to item k.
+
+    Attributes:
+        items: The usages.
+        vectors: Their vectors, (usage, width).
+    """
 
     items: tuple[Usage, ...]
     vectors: Vectors
@@ -97,6 +109,10 @@ def entry_key(elmo: Elmo, *, keep_case: bool = False) -> EntryKey:
 
     Bank and bank have the same entry unless ``keep_case`` is set. 蘋果 and 苹果 have the same entry if the model
     reads Chinese in simplified characters.
+
+    Args:
+        elmo: The model.
+        keep_case: Treat Bank and bank as different words.
 
     Example:
         >>> key = entry_key(elmo)
@@ -376,6 +392,10 @@ def respell(usage: Usage, word: str) -> Usage:
     Vectors depend on the spelling of a word (Bank, banks) more than on its sense. If all usages have the same
     spelling, their vectors separate senses better (Laicher et al. 2021).
 
+    Args:
+        usage: The usage.
+        word: The new spelling.
+
     Example:
         >>> respell(find_marked_usage(elmo.tokenizer, "Two [[banks]]."), "bank").word
         'bank'
@@ -414,6 +434,9 @@ def read_uses(folder: str | Path) -> UsesByPeriod:
 
     The columns of the files are separated by tabs, without quoting. The result has the usages of each lemma
     by period; lemmas and periods are sorted.
+
+    Args:
+        folder: The folder.
 
     Example:
         >>> uses = read_uses("path/to/dwug_en")  # doctest: +SKIP

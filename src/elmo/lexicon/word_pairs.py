@@ -46,6 +46,12 @@ _BATCH_PAIRS = 256
 class WordPair:
     """A word in two sentences; ``word`` is spelled as in the file, usually as a lemma.
 
+    Attributes:
+        word: The word, usually a lemma.
+        pos: Part of speech, as in the file.
+        first: The word in the first sentence.
+        second: The word in the second sentence.
+
     Example:
         >>> first, second = (find_marked_usage(elmo.tokenizer, text) for text in ("The [[bank]].", "Her [[bank]]."))
         >>> pair = WordPair("bank", "NOUN", first, second)
@@ -59,11 +65,17 @@ class WordPair:
 
 @dataclass(frozen=True, eq=False)
 class LabeledPairs:
-    """Word pairs with optional gold labels."""
+    """Word pairs with optional gold labels.
+
+    Attributes:
+        pairs: The pairs.
+        is_same: Whether each pair has the same sense (pair,); None if unknown.
+        scores: Graded similarity of each pair (pair,); None if unknown.
+    """
 
     pairs: tuple[WordPair, ...]
-    is_same: PairLabels | None = None  # whether each pair has the same sense (pair,); None if unknown
-    scores: Cosines | None = None  # graded similarity of each pair (pair,); None if unknown
+    is_same: PairLabels | None = None
+    scores: Cosines | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,11 +106,17 @@ class PairJudgments:
 
 @dataclass(frozen=True, eq=False)
 class PairSimilarities:
-    """The cosines of word pairs and the judgments about them, by layer ("0", "1", …, "average")."""
+    """The cosines of word pairs and the judgments about them, by layer ("0", "1", …, "average").
+
+    Attributes:
+        data: The pairs.
+        cosines: Cosine of each pair (pair,), by layer.
+        judgments: Judgments by layer; empty if no thresholds were tuned.
+    """
 
     data: LabeledPairs
-    cosines: Mapping[str, Cosines]  # cosine of each pair (pair,)
-    judgments: Mapping[str, PairJudgments]  # empty if no thresholds were tuned
+    cosines: Mapping[str, Cosines]
+    judgments: Mapping[str, PairJudgments]
 
     @property
     def correlations(self) -> dict[str, float | None]:
@@ -209,6 +227,10 @@ def best_threshold(cosines: Cosines, is_same: PairLabels) -> float:
 
     Pairs with at least this cosine are judged to have the same sense. If several thresholds are equally good, the
     lowest is returned.
+
+    Args:
+        cosines: Cosine of each pair, (pair,).
+        is_same: Whether each pair has the same sense, (pair,).
 
     Example:
         >>> threshold = best_threshold(np.array([0.9, 0.8, 0.3]), np.array([True, True, False]))

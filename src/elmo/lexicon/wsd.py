@@ -364,12 +364,19 @@ class RankedSense:
 
 @dataclass(frozen=True)
 class SensePrediction:
-    """The ranked senses of a word in context."""
+    """The ranked senses of a word in context.
+
+    Attributes:
+        instance: The word to disambiguate.
+        sentence: Its sentence.
+        senses: The best first; empty if WordNet does not have the word.
+        is_back_off: Whether the senses are in WordNet's order, because the training corpus has none of them.
+    """
 
     instance: Instance
     sentence: SenseSentence
-    senses: tuple[RankedSense, ...]  # the best first; empty if WordNet does not have the word
-    is_back_off: bool  # whether the senses are in WordNet's order, because the training corpus has none of them
+    senses: tuple[RankedSense, ...]
+    is_back_off: bool
 
     @property
     def key(self) -> str | None:

@@ -31,6 +31,11 @@ class Layers:
     Layer 0 is the token layer, concatenated with itself to have the width of the other layers; layer l is
     ``[forward_l; backward_l]``. The states of padding are zero.
 
+    Attributes:
+        states: States, (batch, layer, time, width).
+        mask: True for tokens and boundaries, False for padding, (batch, time).
+        has_boundaries: Whether the states include those of the boundaries ``<S>`` and ``</S>``.
+
     Example:
         >>> layers = elmo.bilm(torch.from_numpy(elmo.batch([["The", "bank"], ["Yes"]]).char_ids)).layers
         >>> layers.mask.tolist()  # with the boundaries
@@ -39,8 +44,8 @@ class Layers:
         [2, 1]
     """
 
-    states: Tensor  # (batch, layer, time, width)
-    mask: Tensor  # (batch, time), True for tokens and boundaries, False for padding
+    states: Tensor
+    mask: Tensor
     has_boundaries: bool = True
 
     @property
@@ -59,10 +64,15 @@ class Layers:
 
 @dataclass(frozen=True)
 class BiLmState:
-    """The recurrent state of both stacks of layers, before or after a sentence; that of a transformer has no width."""
+    """The recurrent state of both stacks of layers, before or after a sentence; that of a transformer has no width.
 
-    hidden: Tensor  # (direction, layer, batch, width)
-    cell: Tensor  # (direction, layer, batch, cell)
+    Attributes:
+        hidden: Hidden states, (direction, layer, batch, width).
+        cell: Cells, (direction, layer, batch, cell).
+    """
+
+    hidden: Tensor
+    cell: Tensor
 
     def at(self, direction: int, layer: int) -> LstmState:
         """Return the state of one LSTM layer; ``direction`` is 0 for forward, 1 for backward."""
@@ -83,7 +93,12 @@ class BiLmState:
 
 @dataclass(frozen=True)
 class BiLmOutput:
-    """The layers of a batch, including boundary tokens, and the state after the last token of each row."""
+    """The layers of a batch, including boundary tokens, and the state after the last token of each row.
+
+    Attributes:
+        layers: The states of all layers.
+        state: The recurrent state after the last token of each row.
+    """
 
     layers: Layers
     state: BiLmState

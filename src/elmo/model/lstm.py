@@ -12,10 +12,15 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class LstmState:
-    """The recurrent state of one LSTM layer."""
+    """The recurrent state of one LSTM layer.
 
-    hidden: Tensor  # (batch, width)
-    cell: Tensor  # (batch, cell)
+    Attributes:
+        hidden: Hidden state, (batch, width).
+        cell: Cells, (batch, cell).
+    """
+
+    hidden: Tensor
+    cell: Tensor
 
 
 class ProjectedLstm(nn.Module):
@@ -23,6 +28,14 @@ class ProjectedLstm(nn.Module):
 
     ``nn.LSTM`` has a projection but no clipping, so this module loops over time. The gates are in the order i,
     f, j, o, where j is the candidate. There is no projection if ``state_width`` equals ``cell_width``.
+
+    Args:
+        input_width: Width of the input.
+        state_width: Width of the state and the output.
+        cell_width: Number of cells.
+        cell_clip: Largest absolute value of a cell; None does not clip.
+        state_clip: Largest absolute value of the projected state; None does not clip.
+        forget_bias: Number that is added to the input of the forget gate.
 
     Example:
         >>> lstm = ProjectedLstm(

@@ -101,6 +101,9 @@ class LayerMix(nn.Module):
 class LayerMixes(nn.Module):
     """Several mixes of the same layers, each with separate weights.
 
+    Args:
+        mixes: The mixes.
+
     Example:
         >>> layers = elmo.bilm(torch.from_numpy(elmo.batch([["The", "bank"]]).char_ids)).layers
         >>> mixes = LayerMixes([LayerMix(elmo.n_layers), LayerMix(elmo.n_layers, top_only=True)])

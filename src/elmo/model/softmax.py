@@ -28,6 +28,11 @@ class Softmax(nn.Module):
     With ``tied_to``, the weights are the rows of that embedding table, without row 0 (padding). The bias is then the
     only parameter of the module.
 
+    Args:
+        n_words: Number of words.
+        width: Width of the states.
+        tied_to: Embedding table to share the weights with.
+
     Example:
         >>> softmax = Softmax(n_words=1000, width=32)
         >>> softmax.log_probabilities(torch.zeros(2, 32)).exp().sum().round().item()  # two distributions
@@ -100,6 +105,12 @@ class AdaptiveSoftmax(nn.Module):
     ids from ``cutoffs[k - 1]`` (0 for the first part) to ``cutoffs[k]``, exclusive; the last part has the remaining
     ids. The weights of each part are ``narrowing`` times narrower than those of the previous part.
 
+    Args:
+        n_words: Number of words.
+        width: Width of the states.
+        cutoffs: Word ids at which the parts end, exclusive, except that of the last part.
+        narrowing: How many times narrower each part is than the previous one.
+
     Example:
         >>> softmax = AdaptiveSoftmax(n_words=1000, width=32, cutoffs=[100])
         >>> softmax.log_probabilities(torch.zeros(2, 32)).shape
@@ -145,10 +156,16 @@ def check_shapes(states: Tensor, targets: Tensor, width: int) -> None:
 
 @dataclass(frozen=True)
 class Samples:
-    """Words that are sampled from the log-uniform distribution P(k) = log((k + 2) / (k + 1)) / log(n_words + 1)."""
+    """Words that are sampled from the log-uniform distribution P(k) = log((k + 2) / (k + 1)) / log(n_words + 1).
 
-    ids: Tensor  # (sample,), increasing
-    n_tries: int  # number of draws, including draws of repeated words that were rejected
+    Attributes:
+        ids: Ids of the words, increasing, (sample,).
+        n_tries: Number of draws, including draws of repeated words that were rejected.
+        n_words: Number of words in the vocabulary.
+    """
+
+    ids: Tensor
+    n_tries: int
     n_words: int
 
     def to(self, device: torch.device | str) -> Samples:
@@ -180,6 +197,11 @@ class LogUniformSampler:
     """Draws random words about as often as they occur in text (Zipf's law), as TensorFlow does.
 
     Word ids must be ordered by decreasing frequency. With ``unique``, all samples of a draw are distinct.
+
+    Args:
+        n_words: Number of words.
+        n_samples: Number of samples in a draw.
+        unique: Whether all samples of a draw are distinct.
 
     Example:
         >>> LogUniformSampler(1000, 5).draw(torch.Generator().manual_seed(0)).ids.shape

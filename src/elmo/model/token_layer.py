@@ -22,6 +22,12 @@ class TokenLayer(nn.Module):
 
     Each of the four parts is optional.
 
+    Args:
+        cnn: Network that reads characters.
+        word_embed: Table of word vectors.
+        projection: Projection to the width of the layers.
+        norm: Layer norm of the result.
+
     Example:
         >>> ids = torch.from_numpy(elmo.batch([["The", "bank"]]).char_ids)
         >>> elmo.bilm.token_layer(ids, None).shape == (1, 4, elmo.width // 2)  # with the boundaries
@@ -62,6 +68,15 @@ class TokenLayer(nn.Module):
 
 class CharCnn(nn.Module):
     """Convolutions of several widths over the characters of a token (Kim et al. 2016).
+
+    Args:
+        n_characters: Number of character ids.
+        char_width: Width of the character vectors.
+        filters: Width in characters and number of filters of each convolution.
+        n_highway: Number of highway layers.
+        activation: Activation after the maximum.
+        highway_width: Width of the highway layers, with a projection before them. Default: the number of filters,
+            without one.
 
     Example:
         >>> cnn = elmo.bilm.token_layer.cnn
@@ -108,6 +123,9 @@ class CharCnn(nn.Module):
 
 class Highway(nn.Module):
     """A highway layer (Srivastava et al. 2015): y = g · relu(W_t x + b_t) + (1 − g) · x, g = σ(W_g x + b_g).
+
+    Args:
+        width: Width of the input and the output.
 
     Example:
         >>> Highway(8)(torch.zeros(2, 8)).shape

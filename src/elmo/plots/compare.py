@@ -31,6 +31,10 @@ def draw_comparison(comparison: Comparison, path: str | Path) -> None:
 
     The suffix of ``path`` selects PNG, PDF or SVG.
 
+    Args:
+        comparison: The similarities.
+        path: File to write; its suffix selects PNG, PDF or SVG.
+
     Example:
         >>> from elmo.embed import compare
         >>> draw_comparison(compare(elmo, "bank", ["The bank of the river.", "A bank lent it."]), "comparison.png")
@@ -40,6 +44,10 @@ def draw_comparison(comparison: Comparison, path: str | Path) -> None:
 
 def draw_words(comparisons: Sequence[Comparison], path: str | Path) -> None:
     """Draw several words with one heat map each, for ``layers="sense"``.
+
+    Args:
+        comparisons: The similarities of each word.
+        path: File to write; its suffix selects PNG, PDF or SVG.
 
     Example:
         >>> from elmo.embed import compare

@@ -49,6 +49,10 @@ class Panel:
 def draw_substitutes(results: Sequence[Substitutes], path: str | Path) -> None:
     """Draw the probabilities of substitutes, one panel per usage; unknown candidates are left out.
 
+    Args:
+        results: The usages and their substitutes.
+        path: File to write; its suffix selects PNG, PDF or SVG.
+
     Example:
         >>> from elmo.lexicon import find_substitutes
         >>> draw_substitutes(find_substitutes(elmo, ["The [[bank]] lent her money."]), "substitutes.png")
@@ -133,6 +137,10 @@ _MAX_TOKEN = 24  # maximum width of a token in Latin letters
 def draw_explanation(explanation: Explanation, path: str | Path) -> None:
     """Draw the sentences of an explanation; the color of a word and the number below it show its score.
 
+    Args:
+        explanation: The explanation.
+        path: File to write; its suffix selects PNG, PDF or SVG.
+
     Example:
         >>> draw_explanation(explain(elmo, "I sat by the [[bank]] of the river."), "explanation.png")
     """
@@ -204,6 +212,10 @@ _WORD_COLOR = "#B34700"
 def draw_neighbors(results: Sequence[Neighbors], path: str | Path) -> None:
     """Draw usages and their nearest neighbors as sentences that are aligned at the word, with cosines as bars.
 
+    Args:
+        results: The usages and their neighbors.
+        path: File to write; its suffix selects PNG, PDF or SVG.
+
     Example:
         >>> from elmo.lexicon import IndexJob, build_index, find_neighbors
         >>> index = build_index(IndexJob(("corpus.txt",), Path("drawn")), elmo)
@@ -271,6 +283,10 @@ def _measure_width(figure: Figure, text: Text) -> float:
 def draw_pairs(result: PairSimilarities, path: str | Path) -> None:
     """Draw a histogram of the cosines for each layer, split by label, with the threshold that separates them.
 
+    Args:
+        result: The cosines of labeled pairs.
+        path: File to write; its suffix selects PNG, PDF or SVG.
+
     Example:
         >>> from elmo.lexicon import compare_pairs, read_pairs
         >>> data = read_pairs("pairs.tsv", tokenizer=elmo.tokenizer)
@@ -320,6 +336,11 @@ def draw_probing(probing: ProbeResults, path: str | Path, *, column: str = "labe
     """Draw a heat map of F1 scores, with one row per label and one column per layer.
 
     ``column`` names the labels in the title.
+
+    Args:
+        probing: The scores.
+        path: File to write; its suffix selects PNG, PDF or SVG.
+        column: What the labels are, for the title.
 
     Example:
         >>> from elmo.lexicon import probe_layers, read_labels

@@ -33,7 +33,12 @@ _MAX_COUNTED_WORDS = 1 << 18  # distinct unknown words in memory; above this, th
 
 @dataclass(frozen=True)
 class StartPerplexity:
-    """Perplexity for one start state: with unknown words predicted as ``<UNK>``, and with unknown words left out."""
+    """Perplexity for one start state: with unknown words predicted as ``<UNK>``, and with unknown words left out.
+
+    Attributes:
+        with_unknown: Perplexity with unknown words predicted as ``<UNK>``.
+        without_unknown: Perplexity with unknown words left out.
+    """
 
     with_unknown: Means
     without_unknown: Means

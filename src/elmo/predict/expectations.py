@@ -21,7 +21,12 @@ from elmo.text.tokenizers import Tokens
 
 @dataclass(frozen=True)
 class ExpectedWord:
-    """A word that a language model expects, and its probability."""
+    """A word that a language model expects, and its probability.
+
+    Attributes:
+        word: The word.
+        probability: Its probability.
+    """
 
     word: str
     probability: float

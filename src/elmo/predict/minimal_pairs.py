@@ -32,21 +32,32 @@ _PHENOMENA = ("phenomenon", "linguistics_term", "UID")
 class MinimalPair:
     """An acceptable sentence, and one that differs little from it and is not acceptable.
 
+    Attributes:
+        good: The acceptable sentence.
+        bad: The other sentence.
+        phenomenon: What the pair tests, such as anaphor_agreement.
+
     Example:
         >>> pair = MinimalPair("They see themselves.", "They see itself.", "agreement")
     """
 
     good: str
     bad: str
-    phenomenon: str = ""  # what the pair tests, such as anaphor_agreement
+    phenomenon: str = ""
 
 
 @dataclass(frozen=True)
 class MinimalPairScores:
-    """The log-probabilities of both sentences of a pair in nats; None if the model does not have the direction."""
+    """The log-probabilities of both sentences of a pair in nats; None if the model does not have the direction.
+
+    Attributes:
+        pair: The pair.
+        good: Log-probability of the acceptable sentence, forward and backward.
+        bad: Log-probability of the other sentence, forward and backward.
+    """
 
     pair: MinimalPair
-    good: tuple[float | None, float | None]  # forward and backward
+    good: tuple[float | None, float | None]
     bad: tuple[float | None, float | None]
 
     @property
@@ -123,6 +134,9 @@ def score_minimal_pairs(
 
 def count_right(scores: Sequence[MinimalPairScores]) -> dict[str, dict[str, float]]:
     """Return the number of pairs and the accuracy of each direction by phenomenon, and of all pairs as ``all``.
+
+    Args:
+        scores: The scores of the pairs.
 
     Example:
         >>> scores = list(score_minimal_pairs("en", [MinimalPair("The keys are here.", "The keys is here.")]))

@@ -220,7 +220,12 @@ class ExportOptions:
 
 @dataclass(frozen=True)
 class ExportedSite:
-    """What was exported: the folder or the HTML file, and the size of its files in bytes by path."""
+    """What was exported: the folder or the HTML file, and the size of its files in bytes by path.
+
+    Attributes:
+        path: The folder or the HTML file.
+        sizes: Size of each file in bytes, by path.
+    """
 
     path: Path
     sizes: dict[str, int]

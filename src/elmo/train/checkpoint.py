@@ -47,6 +47,10 @@ class Snapshot:
 class Checkpoints:
     """The checkpoints of one run. The best one and the last ``keep`` ones are kept.
 
+    Args:
+        folder: Folder of the checkpoints.
+        keep: Number of the last checkpoints to keep.
+
     Example:
         >>> checkpoints = Checkpoints(Path("run.training/checkpoints"))
         >>> checkpoints.best() is not None

@@ -292,6 +292,12 @@ def whole_sentences(stream: NDArray[np.uint32], n_tokens: int) -> NDArray[np.uin
 class TypeIds:
     """Converts type ids of one corpus to the input ids and targets of one model.
 
+    Args:
+        corpus: The corpus.
+        config: Configuration of the model.
+        n_vocab: Number of words that the model predicts.
+        device: Device of the ids.
+
     Example:
         >>> corpus = build_corpus("corpus.txt", "ids-corpus")
         >>> ids = TypeIds(corpus, PRESETS["tiny"], n_vocab=50)

@@ -115,6 +115,9 @@ class TensorBoard:
     A run that resumes repeats the reports after its checkpoint. The first report of a ``TensorBoard`` therefore
     removes all existing entries of the same step and of later steps.
 
+    Args:
+        folder: Folder of the event files.
+
     Example:
         >>> board = TensorBoard("board")
         >>> folder = train_bilm("corpus.txt", "watched", preset="tiny", epochs=1, on_report=board)

@@ -79,6 +79,15 @@ class TrainingProgress:
         step: Number of optimizer steps so far.
         n_steps: Number of steps of the whole run; 0 before they are known.
         n_tokens: Number of tokens in a step.
+
+    Example:
+        >>> stages = []
+        >>> folder = train_bilm(
+        ...     "corpus.txt", "staged", preset="tiny", layers=1, cells=32, width=16, epochs=1,
+        ...     on_stage=lambda progress: stages.append(progress.stage),
+        ... )
+        >>> len(stages) > 0
+        True
     """
 
     stage: Literal["read", "plan", "train", "write"]

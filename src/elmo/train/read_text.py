@@ -76,6 +76,10 @@ class BuildProgress:
         total: Total number of bytes or tokens; None if it is unknown because the input includes stdin.
         n_tokens: Number of tokens so far.
         n_sentences: Number of sentences so far.
+
+    Example:
+        >>> steps = []
+        >>> corpus = build_corpus("corpus.txt", "counted", on_progress=lambda progress: steps.append(progress.step))
     """
 
     step: Literal["read", "write"]

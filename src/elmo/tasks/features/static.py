@@ -36,11 +36,17 @@ IsKept = Callable[[str, int], bool]  # whether to keep a word, given the word an
 
 @dataclass(frozen=True, eq=False)
 class StaticVectors:
-    """Static word vectors; a word without a vector is looked up in lower case."""
+    """Static word vectors; a word without a vector is looked up in lower case.
+
+    Attributes:
+        words: The words.
+        vectors: Their vectors, (word, width).
+        is_used: Whether the task uses each word, (word,); None if it uses all words.
+    """
 
     words: tuple[str, ...]
-    vectors: NDArray[np.float32]  # (word, width)
-    is_used: NDArray[np.bool_] | None = None  # (word,): whether the task uses the word; None: it uses all words
+    vectors: NDArray[np.float32]
+    is_used: NDArray[np.bool_] | None = None
     _rows: dict[str, int] = field(init=False)
 
     def __post_init__(self) -> None:

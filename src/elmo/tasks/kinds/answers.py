@@ -59,7 +59,15 @@ class PredictedAnswer:
 
 @dataclass(frozen=True)
 class Answers:
-    """Question answering; every answer is a span of the passage."""
+    """Question answering; every answer is a span of the passage.
+
+    Attributes:
+        options: Options of the head.
+
+    Example:
+        >>> Answers(AnswersOptions(max_length=10)).main_score
+        'f1'
+    """
 
     kind: ClassVar[str] = "answers"
     main_score: ClassVar[str] = "f1"

@@ -118,7 +118,16 @@ class ClassificationOptions(HeadOptions):
 
 @dataclass(frozen=True)
 class Classification(LabelTask):
-    """Classification of texts into the labels of the training examples."""
+    """Classification of texts into the labels of the training examples.
+
+    Attributes:
+        labels: The labels.
+        options: Options of the head.
+
+    Example:
+        >>> task = load("sentiment.safetensors").task  # doctest: +SKIP
+        >>> task.labels  # doctest: +SKIP
+    """
 
     kind: ClassVar[str] = "classification"
     options_type: ClassVar[type[HeadOptions]] = ClassificationOptions

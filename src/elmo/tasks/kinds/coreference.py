@@ -80,6 +80,14 @@ class Coreference:
     """Coreference resolution.
 
     By default, clusters of one mention are predicted if at least 2 % of the training clusters have one mention.
+
+    Attributes:
+        has_singletons: Whether to predict clusters of one mention.
+        options: Options of the head.
+
+    Example:
+        >>> Coreference(has_singletons=False).main_score
+        'conll'
     """
 
     kind: ClassVar[str] = "coreference"

@@ -29,7 +29,16 @@ class EntailmentOptions(HeadOptions):
 
 @dataclass(frozen=True)
 class Entailment(LabelTask):
-    """Classification of text pairs into the labels of the training pairs."""
+    """Classification of text pairs into the labels of the training pairs.
+
+    Attributes:
+        labels: The labels.
+        options: Options of the head.
+
+    Example:
+        >>> task = load("entailment.safetensors").task  # doctest: +SKIP
+        >>> task.labels  # doctest: +SKIP
+    """
 
     kind: ClassVar[str] = "entailment"
     options_type: ClassVar[type[HeadOptions]] = EntailmentOptions

@@ -74,7 +74,12 @@ _COUNTED = (
 
 @dataclass(frozen=True)
 class ExampleSet:
-    """Examples that were read from files, and the number of skipped examples for each reason."""
+    """Examples that were read from files, and the number of skipped examples for each reason.
+
+    Attributes:
+        examples: The examples.
+        left_out: Number of skipped examples for each reason.
+    """
 
     examples: list[Any]
     left_out: Mapping[str, int] = field(default_factory=dict)

@@ -57,11 +57,20 @@ class PredictedRoles:
 
 @dataclass(frozen=True)
 class Roles:
-    """Semantic role labeling; roles are learned as BIO tags of words."""
+    """Semantic role labeling; roles are learned as BIO tags of words.
+
+    Attributes:
+        labels: BIO tags of the roles.
+        options: Options of the head.
+
+    Example:
+        >>> task = load("roles.safetensors").task  # doctest: +SKIP
+        >>> task.labels  # doctest: +SKIP
+    """
 
     kind: ClassVar[str] = "roles"
     main_score: ClassVar[str] = "f1"
-    labels: Labels  # BIO tags
+    labels: Labels
     options: RolesOptions = RolesOptions()
     _tag_ids: dict[tuple[tuple[Span, ...], int], tuple[int, ...]] = field(
         default_factory=dict, init=False, repr=False, compare=False

@@ -52,7 +52,17 @@ class PredictedScore:
 
 @dataclass(frozen=True)
 class Similarity:
-    """Prediction of a similarity score on a scale between two integers, such as 1 to 5 in SICK."""
+    """Prediction of a similarity score on a scale between two integers, such as 1 to 5 in SICK.
+
+    Attributes:
+        low: Lowest score.
+        high: Highest score.
+        options: Options of the head.
+
+    Example:
+        >>> Similarity(low=1, high=5).main_score
+        'pearson'
+    """
 
     kind: ClassVar[str] = "similarity"
     main_score: ClassVar[str] = "pearson"

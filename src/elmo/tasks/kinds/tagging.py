@@ -65,13 +65,25 @@ class PredictedTags:
 
 @dataclass(frozen=True)
 class Tagging:
-    """Sequence tagging; tags that mark spans are learned as BIOES and predicted in the scheme of the data."""
+    """Sequence tagging; tags that mark spans are learned as BIOES and predicted in the scheme of the data.
+
+    Attributes:
+        scheme: Scheme of the tags in the data.
+        labels: The tags; those of spans are in the scheme BIOES.
+        options: Options of the head.
+        letters: Letters of a BIOES scheme in the data, such as BILU for BILOU.
+
+    Example:
+        >>> task = load("tagger.safetensors").task
+        >>> task.kind, task.has_spans
+        ('tagging', True)
+    """
 
     kind: ClassVar[str] = "tagging"
     scheme: Scheme
-    labels: Labels  # BIOES if tags mark spans
+    labels: Labels
     options: TaggingOptions = TaggingOptions()
-    letters: str = "BIES"  # letters of a BIOES scheme in the data, such as BILU for BILOU
+    letters: str = "BIES"
     _learned: dict[tuple[str, ...], tuple[tuple[str, ...], tuple[int, ...]]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )  # cache for later epochs: maps the tags of a sentence to BIOES tags and their ids

@@ -92,7 +92,16 @@ class PredictedTranslation:
 
 @dataclass(frozen=True)
 class Translation:
-    """Translation with attention."""
+    """Translation with attention.
+
+    Attributes:
+        units: The units that the decoder predicts.
+        options: Options of the head.
+
+    Example:
+        >>> task = load("translation.safetensors").task  # doctest: +SKIP
+        >>> task.main_score  # doctest: +SKIP
+    """
 
     kind: ClassVar[str] = "translation"
     main_score: ClassVar[str] = "bleu"
