@@ -317,7 +317,11 @@ def test_words_beyond_the_limit_have_no_static_vector_and_are_counted(run: Run, 
         assert outcome.code == 0, outcome.err
         assert f"those of the first {limit} words of the file" in outcome.err
         measured = run("task", "evaluate", f"{limit}.safetensors", "new.conll")
-        assert f"the model has static vectors for {n} of 3 words" in measured.err
+        assert f"the model has static vectors for {n} of 3 words (--vector-words keeps more" in measured.err
+    arguments = ("--elmo", "none", "--random-vectors", "3", "--out", "random.safetensors")
+    assert run("task", "train", "tagging", "train.conll", "--dev", "dev.conll", *FAST, *arguments).code == 0
+    measured = run("task", "evaluate", "random.safetensors", "new.conll")
+    assert measured.err.endswith(" of 3 words\n")  # --vector-words has no effect on these
 
 
 def rows_of(path: Path) -> list[list[str]]:

@@ -396,7 +396,8 @@ def evaluate(
     if (static := loaded.store.static) is not None:
         words = count_words(labeled.examples)
         n_words = f"{_count_static(static, words):,}", f"{len(words):,}"
-        _log.info("the model has static vectors for %s of %s words (--vector-words keeps more in training)", *n_words)
+        hint = "" if loaded.store.features.is_static_tuned else " (--vector-words keeps more in training)"
+        _log.info("the model has static vectors for %s of %s words%s", *n_words, hint)
     other = None if against is None else read_translations(against, n=len(labeled.examples))
     predictions = loaded.predict(labeled.examples, show_progress=show_progress)
     scores = loaded.task.score(labeled.examples, predictions)
