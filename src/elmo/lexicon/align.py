@@ -58,7 +58,7 @@ _MAX_TEST_SHARE = 4  # at most one source word in four is held out
 _MAX_LENGTH = 100  # longer sentences are skipped
 _BATCH_SENTENCES = 512
 _BLOCK_ROWS = 1024  # rows of similarities in memory at once
-_MAX_DEVIATION = 1e-2  # of W @ W.T from the identity, for a published matrix that is called orthogonal
+_MAX_DEVIATION = 1e-2  # of W @ W.T from a multiple of the identity, for an orthogonal matrix
 _TIE = 1e-6  # weight of the identity, which decides in directions that no word pair determines
 
 
@@ -616,7 +616,9 @@ def read_matrices(source: Elmo, target: Elmo, paths: Sequence[str | Path]) -> Pr
             raise FormatError(f"{format_path(path)}: expected a matrix of shape {shape}, found {tuple(matrix.shape)}")
         if not matrix.isfinite().all():
             raise FormatError(f"{format_path(path)}: the matrix contains values that are not finite")
-        if (matrix @ matrix.t() - torch.eye(len(matrix))).abs().max() > _MAX_DEVIATION:
+        product = matrix @ matrix.t()
+        scale = product.diagonal().mean()  # some published matrices are multiples of an orthogonal one
+        if (product - scale * torch.eye(len(matrix))).abs().max() > _MAX_DEVIATION * scale or not scale:
             logger.warning(
                 "%s: the matrix is not orthogonal, so it changes the similarities within the language",
                 format_path(path),
