@@ -56,6 +56,13 @@ def test_one_start_state_is_used_by_default_and_the_others_are_named(run: Run) -
     assert len(run("perplexity", "model", "corpus.txt", "--start", "zero").out.splitlines()) == 7
 
 
+def test_a_transformer_has_no_other_start_states_to_name(run: Run, here: Path) -> None:
+    native.write(tiny_model(softmax=True, is_transformer=True), here / "transformer")
+    assert "--start" not in run("perplexity", "transformer", "corpus.txt").out
+    outcome = run("perplexity", "transformer", "corpus.txt", "--start", "carry")
+    assert_fails(outcome, "cannot use a carried state: a transformer keeps no state between sentences")
+
+
 def test_json_equals_the_result_of_the_library(run: Run) -> None:
     outcome = run("perplexity", "model", "corpus.txt", "more", "--start", "carry", "--json")
     result = perplexity("model", [Path("corpus.txt"), Path("more")], start="carry")

@@ -107,11 +107,11 @@ def test_start_states_are_refused() -> None:
     elmo = Elmo(model())
     with pytest.raises(StateError, match="cannot use start='warm': a transformer keeps no state between sentences"):
         elmo.encode("a b", start="warm")
-    with pytest.raises(StateError, match="cannot use a Carry: a transformer keeps no state"):
+    with pytest.raises(StateError, match="cannot use a carried state: a transformer keeps no state"):
         elmo.encode("a b", start=Carry())
     with pytest.raises(StateError, match="cannot use a warm state: a transformer keeps no state"):
         elmo.warm_up(["a b"])
-    with pytest.raises(StateError, match="cannot use a Carry: a transformer keeps no state"):
+    with pytest.raises(StateError, match="cannot use a carried state: a transformer keeps no state"):
         perplexity(elmo, [["the", "bank"]], start="carry")
 
 

@@ -91,11 +91,9 @@ def command(
     with show_counts(context.obj, "predicting", n_sentences=n_lines) as report:
         result = perplexity(elmo, sentences, start=start, out=out, by=by or "sentence", on_progress=report, **options)
     warn_about_bytes(tally)
-    print_results(
-        {"model": model, **result.to_json()},
-        _format_lines(result, hint="" if is_set(context, "start") else _HINT),
-        as_json=as_json,
-    )
+    has_choice = elmo.config.encoder_name == "lstm"  # a transformer has only one start state
+    hint = "" if is_set(context, "start") or not has_choice else _HINT
+    print_results({"model": model, **result.to_json()}, _format_lines(result, hint=hint), as_json=as_json)
     if out is not None:
         logger.info("wrote %s", out)
 

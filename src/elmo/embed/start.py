@@ -43,7 +43,7 @@ class Carry:
 
         from elmo.model.bilm import BiLmState
 
-        _require_state(zero, "a Carry")
+        _require_state(zero, "a carried state")
         if self.state is None:
             self.state = BiLmState(zero.hidden[:, :, :0], zero.cell[:, :, :0])
         own, other = (tuple(x.shape[i] for x in (s.hidden, s.cell) for i in (1, 3)) for s in (self.state, zero))
