@@ -21,6 +21,8 @@ def test_the_level_depends_on_what_word_frequencies_predict() -> None:
     shares = {1: "very weak", 1 / 3: "weak", 1 / 8: "usable", 1 / 15: "good"}
     assert {share: assess(by_frequency * share).level for share in shares} == shares
     assert assess(100.0, n_words=500).level == "very weak"  # the same number among fewer words
+    for share, meaning in ((0.9, "little better than"), (1.1, "worse than")):
+        assert f"very weak: it predicts {meaning} word frequencies do" in assess(by_frequency * share).lines["quality"]
 
 
 def test_more_text_helps_more_than_more_time_if_a_small_text_was_read_often() -> None:

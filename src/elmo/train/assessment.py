@@ -21,6 +21,7 @@ _MEANING: dict[Level, str] = {
     "usable": "try it as features of a tagger or classifier; senses of frequent words may be separated",
     "good": "it predicts words from their context",
 }
+_USELESS = "it predicts worse than word frequencies do, so it needs more training"
 _MORE_TEXT, _MORE_TIME = 10, 4
 
 
@@ -49,10 +50,11 @@ class ModelAssessment:
     @property
     def lines(self) -> dict[str, str]:
         """Short descriptions by title."""
+        meaning = _MEANING[self.level] if self.perplexity < self.by_frequency else _USELESS
         lines = {
             "perplexity": f"{_format(self.perplexity)} on held-out text, among {self.n_words:,} words "
             f"(word frequencies alone: about {_format(self.by_frequency)})",
-            "quality": f"{self.level}: {_MEANING[self.level]}",
+            "quality": f"{self.level}: {meaning}",
         }
         if self.with_more_text is not None and self.with_more_time is not None:
             lines["to improve"] = (
