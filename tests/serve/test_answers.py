@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from elmo import Elmo, LayerMix, similarity
-from tests.serve.conftest import RunningServer
+from tests.serve.conftest import RunningServer, StartServer
 
 pytestmark = pytest.mark.slow
 
@@ -253,6 +253,16 @@ def test_the_document_states_the_limits_of_the_options_and_models(served: Runnin
     (n_layers,) = {item["n_layers"] for item in served.get("/v1/models").json["data"]}
     assert numbers == [n_layers - 1]
     assert [part["maxItems"] for part in properties["inputs"]["anyOf"] if part["type"] == "array"] == [2048]
+
+
+def test_the_document_states_the_inputs_of_every_route(start_server: StartServer) -> None:
+    server = start_server("--max-inputs", "7")
+    paths = server.get("/openapi.json").json["paths"]
+    for path, name in (("/v1/words", "inputs"), ("/v1/embeddings", "input"), ("/embed", "inputs")):
+        schema = paths[path]["post"]["requestBody"]["content"]["application/json"]["schema"]["properties"][name]
+        assert [part["maxItems"] for part in schema["anyOf"] if part["type"] == "array"] == [7]
+        assert server.post(path, {name: ["a"] * 7}).status == 200
+        assert server.post(path, {name: ["a"] * 8}).status == 413
 
 
 def test_only_messages_about_the_input_reach_a_client(tmp_path: Path) -> None:

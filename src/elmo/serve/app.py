@@ -29,9 +29,9 @@ from elmo.serve import compatible, explore, native, openapi
 from elmo.serve.connection import SEND_SECONDS, DisconnectedError, HttpExchange
 from elmo.serve.metrics import AccessLog, Metrics
 from elmo.serve.options import ServeOptions
-from elmo.serve.replies import estimate_bytes, to_json
+from elmo.serve.replies import estimate_bytes, to_json, to_pieces
 from elmo.serve.scheduler import LONG_SENTENCE, DeadlineError, Lane, OverloadedError, TooMuchWorkError, Work, cost_of
-from elmo.serve.schemas import REQUESTS, RequestError, check
+from elmo.serve.schemas import REQUESTS, RequestError, Schema, check
 from elmo.serve.service import LoadedModel, Service
 from elmo.text.tokenizers import Tokens
 
@@ -43,10 +43,13 @@ WORDS_PATHS = frozenset(("/v1/words", "/v1/embeddings", "/embed", "/embed_all", 
 INPUT_ERRORS = (DataError, ConfigError, StateError)  # whose messages describe the request
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 LARGE_BODY = 1 << 16  # bytes; larger bodies are parsed outside of the event loop
+LARGE_REPLY = 1 << 17  # bytes; larger replies are built outside of the event loop,
+LARGE_TOKENS = 2048  # and those to requests with more tokens
 BODY_SECONDS = 20.0  # in which a client must send its body
 SEND_RATE = 100_000  # bytes per second; a slower client is disconnected, because its reply occupies memory
 SEND_BYTES = 1 << 18  # sent at once; the next part waits until the client has read most of it
 MAX_VALUES = 1_000_000  # values in the JSON of a body
+COUNTED_BYTES = 1 << 20  # of a body whose values are counted at once
 VALUE_BYTES = 90  # memory that a value needs, at most
 CHARACTER_BYTES = 225  # memory that the tokens of a text need per character while it is tokenized, at most
 TOKEN_BYTES = 250  # memory that a token and its offsets need
@@ -74,6 +77,7 @@ class Call:
     queue_seconds: float = 0.0
     compute_seconds: float = 0.0
     reserved: int = 0  # bytes of memory
+    reply_size: int = 0  # estimated bytes
     extra_headers: list[tuple[bytes, bytes]] = field(default_factory=list)
 
     @property
@@ -85,6 +89,11 @@ class Call:
     def headers(self) -> dict[bytes, bytes]:
         """The headers of the request."""
         return self.exchange.headers
+
+    @property
+    def has_large_reply(self) -> bool:
+        """Whether the reply takes so long to build that it must be built outside of the event loop."""
+        return self.reply_size >= LARGE_REPLY or self.n_tokens >= LARGE_TOKENS
 
 
 Handler = Callable[[Call], Awaitable[None]]
@@ -325,10 +334,13 @@ class App:
     async def read_request(self, call: Call, lane: Lane) -> tuple[Service, dict[str, Any]]:
         """Read a request of the native API and check it against its schema."""
         service, value = await self.read_json(call, lane)
-        schema = REQUESTS[call.path]
+        return service, await self.check(call, value, REQUESTS[call.path])
+
+    async def check(self, call: Call, value: Any, schema: Schema) -> dict[str, Any]:
+        """Check a body against its schema; outside of the event loop if it is large."""
         if call.body_size < LARGE_BODY:
-            return service, check(value, schema)
-        return service, await asyncio.to_thread(check, value, schema)
+            return check(value, schema)
+        return await asyncio.to_thread(check, value, schema)
 
     def _set_deadline(self, call: Call) -> None:
         text = call.headers.get(b"x-timeout")
@@ -374,12 +386,16 @@ class App:
 
     def _reserve_values(self, call: Call, body: bytearray) -> None:
         """Reserve memory for the parsed body: ``[[],[],…]`` needs 30 times as much as its text."""
-        n_values = sum(map(body.count, (b",", b"[", b"{")))  # also counts commas in texts
-        if n_values > MAX_VALUES:
-            raise RequestError(
-                f"the body must have at most {MAX_VALUES:,} values; send fewer inputs per request", status=413,
-                code="too_large",
-            )  # fmt: skip
+        n_values = 0
+        for begin in range(0, len(body), COUNTED_BYTES):
+            n_values += sum(
+                body.count(mark, begin, begin + COUNTED_BYTES) for mark in (b",", b"[", b"{")
+            )  # in texts, too
+            if n_values > MAX_VALUES:
+                raise RequestError(
+                    f"the body must have at most {MAX_VALUES:,} values; send fewer inputs per request", status=413,
+                    code="too_large",
+                )  # fmt: skip
         is_narrow = body.isascii() and b"\\u" not in body
         self.reserve(call, VALUE_BYTES * n_values + len(body) * (1 if is_narrow else 4))  # bytes per character
 
@@ -412,6 +428,7 @@ class App:
                 code="too_large",
             )
         self.reserve(call, size)
+        call.reply_size = size
 
     def tokenize(self, model: LoadedModel, sentences: Sequence[Any]) -> list[Tokens]:
         """Tokenize the sentences of a request; raise ``RequestError`` if they have too many tokens."""
@@ -498,7 +515,14 @@ class App:
 
     async def send_json(self, call: Call, value: Any, *, status: int = 200) -> None:
         """Send a JSON reply."""
-        await self.send(call, [to_json(value)], status=status)
+        if call.has_large_reply:
+            await self.send(call, await asyncio.to_thread(lambda: list(to_pieces(value))), status=status)
+        else:
+            await self.send(call, [to_json(value)], status=status)
+
+    async def build(self, call: Call, function: Callable[[], Any]) -> Any:
+        """Return what a function builds for a reply; outside of the event loop if the reply is large."""
+        return await asyncio.to_thread(function) if call.has_large_reply else function()
 
     async def send(
         self, call: Call, parts: Sequence[bytes], *, status: int = 200, content_type: str = "application/json"

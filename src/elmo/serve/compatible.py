@@ -5,7 +5,6 @@ Their vectors are sentence vectors, the mean over the tokens of the average laye
 
 from __future__ import annotations
 
-import asyncio
 import base64
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -16,13 +15,13 @@ from numpy.typing import NDArray
 from elmo import __version__
 from elmo.embed.encoding import Encoding
 from elmo.errors import ElmoError
-from elmo.serve.replies import to_json
 from elmo.serve.scheduler import MAX_BATCH_TOKENS
-from elmo.serve.schemas import MAX_TEXT, RequestError, Schema, check
+from elmo.serve.schemas import MAX_TEXT, RequestError, Schema
 
 if TYPE_CHECKING:
     from elmo.serve.app import App, Call, Handler
     from elmo.serve.service import LoadedModel
+    from elmo.text.tokenizers import Tokens
 
 TEI_PATHS = frozenset(("/embed", "/embed_all", "/tokenize", "/info"))
 MAX_OPENAI_INPUTS = 2048
@@ -30,6 +29,7 @@ _TEI_TYPES = {429: "Overloaded", 500: "Backend", 503: "Unhealthy", 504: "Backend
 
 _STRING = {"type": "string", "maxLength": MAX_TEXT}
 TEXT_LIST = {"type": "array", "items": _STRING, "minItems": 1, "maxItems": 1_000_000}
+OPENAI_LIST = {**TEXT_LIST, "maxItems": MAX_OPENAI_INPUTS}
 _TEXTS: Schema = {"anyOf": [_STRING, TEXT_LIST], "description": "A text or a list of texts."}
 _BOOLEAN = {"type": "boolean"}
 _NULL = {"type": "null"}
@@ -48,8 +48,7 @@ def _tei(**properties: Schema) -> Schema:
 OPENAI_EMBEDDINGS: Schema = {
     "type": "object",
     "properties": {
-        "input": {"anyOf": [{**_STRING, "minLength": 1}, {**TEXT_LIST, "maxItems": MAX_OPENAI_INPUTS}],
-                  "description": "A text or a list of up to 2,048 texts."},
+        "input": {"anyOf": [{**_STRING, "minLength": 1}, OPENAI_LIST], "description": "A text or a list of texts."},
         "model": {"anyOf": [_STRING, _NULL], "default": None, "description": "Id of a model."},
         "encoding_format": {"type": "string", "enum": ["float", "base64"], "default": "float",
                             "description": "Numbers as JSON, or base64 of little-endian float32."},
@@ -94,15 +93,13 @@ async def post_embeddings(app: App, call: Call) -> None:
     service, value = await app.read_json(call, app.words)
     if isinstance(value.get("input"), list) and any(not isinstance(text, str) for text in value["input"]):
         raise RequestError("input must be texts; token ids are not supported", param="input")
-    request = check(value, OPENAI_EMBEDDINGS)
+    request = await app.check(call, value, OPENAI_EMBEDDINGS)
     model = service.model(request["model"])
     _check_dimensions(model, request["dimensions"])
     texts = [request["input"]] if isinstance(request["input"], str) else request["input"]
-    vectors = await _embed(app, call, model, texts, param="input")
-    if request["encoding_format"] == "base64":
-        values: list[Any] = [base64.b64encode(v.astype("<f4").tobytes()).decode() for v in vectors]
-    else:
-        values = vectors
+    encodings = await _encode_texts(app, call, model, texts, param="input")
+    is_base64 = request["encoding_format"] == "base64"
+    values = await app.build(call, lambda: [_sentence_value(encoding, is_base64=is_base64) for encoding in encodings])
     data = [{"object": "embedding", "index": k, "embedding": value} for k, value in enumerate(values)]
     usage = {"prompt_tokens": call.n_tokens, "total_tokens": call.n_tokens}
     await app.send_json(call, {"object": "list", "data": data, "model": model.name, "usage": usage})
@@ -112,37 +109,34 @@ async def post_embed(app: App, call: Call) -> None:
     """Answer TEI's /embed."""
     model, request, texts = await _read_tei(app, call)
     _check_dimensions(model, request["dimensions"])
-    vectors = await _embed(app, call, model, texts, param="inputs")
-    if request["normalize"]:
-        norms = [np.linalg.norm(vector) for vector in vectors]
-        vectors = [vector / norm if norm > 0 else vector for vector, norm in zip(vectors, norms, strict=True)]
+    encodings = await _encode_texts(app, call, model, texts, param="inputs")
+    is_normalized = request["normalize"]
+    vectors = await app.build(call, lambda: [_sentence_vector(item, is_normalized=is_normalized) for item in encodings])
     await app.send_json(call, vectors)
 
 
 async def post_embed_all(app: App, call: Call) -> None:
     """Answer TEI's /embed_all: the vectors of all tokens, in the average layer."""
     model, _, texts = await _read_tei(app, call)
-    encodings = await _encode(app, call, model, texts, param="inputs", numbers_per_token=model.elmo.width)
-    body = await asyncio.to_thread(to_json, [encoding.vectors for encoding in encodings])
-    await app.send(call, [body])
+    encodings = await _encode_texts(app, call, model, texts, param="inputs", numbers_per_token=model.elmo.width)
+    await app.send_json(call, [encoding.vectors for encoding in encodings])
 
 
 async def post_tokenize(app: App, call: Call) -> None:
     """Answer TEI's /tokenize; the id of a token is its number in the vocabulary, or that of unknown words."""
     model, _, texts = await _read_tei(app, call)
     tokenized = await app.tokenize_inputs(call, model, texts)
-    vocab = model.elmo.vocab
-    answer = []
-    for tokens in tokenized:
-        ids = [0] * len(tokens) if vocab is None else [int(number) for number in vocab.ids(tokens.tokens)]
-        spans = tokens.offsets or ()
-        answer.append(
-            [
-                {"id": number, "text": token, "special": False, "start": begin, "stop": end}
-                for number, token, (begin, end) in zip(ids, tokens.tokens, spans, strict=True)
-            ]
-        )
+    answer = await app.build(call, lambda: [_tokens_json(model, tokens) for tokens in tokenized])
     await app.send_json(call, answer)
+
+
+def _tokens_json(model: LoadedModel, tokens: Tokens) -> list[dict[str, Any]]:
+    vocab, spans = model.elmo.vocab, tokens.offsets or ()
+    ids = [0] * len(tokens) if vocab is None else [int(number) for number in vocab.ids(tokens.tokens)]
+    return [
+        {"id": number, "text": token, "special": False, "start": begin, "stop": end}
+        for number, token, (begin, end) in zip(ids, tokens.tokens, spans, strict=True)
+    ]
 
 
 async def get_info(app: App, call: Call) -> None:
@@ -160,19 +154,25 @@ async def get_info(app: App, call: Call) -> None:
 
 async def _read_tei(app: App, call: Call) -> tuple[LoadedModel, dict[str, Any], list[str]]:
     service, value = await app.read_json(call, app.words)
-    request = check(value, TEI_REQUESTS[call.path])
+    request = await app.check(call, value, TEI_REQUESTS[call.path])
     inputs = request["inputs"]
     return service.model(None), request, [inputs] if isinstance(inputs, str) else inputs
 
 
-async def _embed(app: App, call: Call, model: LoadedModel, texts: list[str], *, param: str) -> list[NDArray[Any]]:
-    """Return the sentence vector of each text."""
-    encodings = await _encode(app, call, model, texts, param=param, numbers_per_token=0)
-    return [encoding.sentence() for encoding in encodings]
+def _sentence_value(encoding: Encoding, *, is_base64: bool) -> Any:
+    """Return a sentence vector as OpenAI's API does."""
+    vector = encoding.sentence()
+    return base64.b64encode(vector.astype("<f4").tobytes()).decode() if is_base64 else vector
 
 
-async def _encode(
-    app: App, call: Call, model: LoadedModel, texts: list[str], *, param: str, numbers_per_token: int
+def _sentence_vector(encoding: Encoding, *, is_normalized: bool) -> NDArray[Any]:
+    vector = encoding.sentence()
+    norm = np.linalg.norm(vector) if is_normalized else 0.0
+    return vector / norm if norm > 0 else vector
+
+
+async def _encode_texts(
+    app: App, call: Call, model: LoadedModel, texts: list[str], *, param: str, numbers_per_token: int = 0
 ) -> list[Encoding]:
     """Encode texts; unlike in the native routes, a text that fails makes the request fail."""
     tokenized = await app.tokenize_inputs(call, model, texts)

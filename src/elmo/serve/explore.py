@@ -21,7 +21,8 @@ import numpy as np
 from elmo.errors import DataError, ElmoError
 from elmo.lexicon.concordance import arrange_usages, assign_senses, sample_usages, similarities_to
 from elmo.lexicon.usages import Usage, Usages, unit_rows
-from elmo.serve.replies import offsets_json, to_json
+from elmo.serve.native import BYTES_PER_USAGE
+from elmo.serve.replies import offsets_json
 from elmo.serve.scheduler import cost_of
 from elmo.serve.schemas import RequestError
 from elmo.serve.service import short_place
@@ -87,10 +88,11 @@ async def post_expectations(app: App, call: Call) -> None:
     tokenized = await app.tokenize_inputs(call, model, sentences)
     app.reserve_reply(call, 2 * 4 * call.n_tokens * request["n"])
     results = await app.run(call, 2 * cost_of(tokenized), partial(model.expect, tokenized, request["n"]))
-    values = [
-        {**result.to_json(), "offsets": offsets_json(tokens.text, tokens.offsets, request["offsets"])}
+    unit = request["offsets"]
+    values = await app.build(call, lambda: [
+        {**result.to_json(), "offsets": offsets_json(tokens.text, tokens.offsets, unit)}
         for tokens, result in zip(tokenized, results, strict=True)
-    ]
+    ])  # fmt: skip
     usage = {"inputs": len(sentences), "tokens": call.n_tokens}
     await app.send_json(call, {"object": "expectations", "model": model.name, "results": values, "usage": usage})
 
@@ -118,7 +120,8 @@ async def post_map(app: App, call: Call) -> None:
     service, request = await app.read_request(call, app.calls)
     index = service.index(request["index"])
     answer = await app.run(call, 2 * request["limit"], partial(map_usages, index, request))
-    await app.send(call, [await asyncio.to_thread(to_json, answer)])
+    call.reply_size = BYTES_PER_USAGE * request["limit"]
+    await app.send_json(call, answer)
 
 
 def map_usages(index: LoadedIndex, request: dict[str, Any]) -> dict[str, Any]:

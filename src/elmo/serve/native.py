@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from elmo.serve.replies import error_json, estimate_bytes, offsets_json, to_json, words_reply
+from elmo.serve.replies import error_json, offsets_json, words_reply
 from elmo.serve.scheduler import cost_of
 from elmo.serve.schemas import RequestError
 
@@ -16,8 +15,8 @@ if TYPE_CHECKING:
     from elmo.serve.service import LoadedModel
 
 CALL_COST = 50  # tokens that the fixed part of a call is worth
+BYTES_PER_USAGE = 600  # of a concordance, roughly
 NUMBERS_PER_ITEM = 80  # numbers that a substitute or a neighbor is worth in memory
-LARGE_REPLY = 1 << 17  # bytes; a larger reply is built outside of the event loop
 
 
 def build_routes(app: App) -> dict[str, dict[str, Handler]]:
@@ -52,9 +51,6 @@ async def post_words(app: App, call: Call) -> None:
             len(tokens) if wanted is None else len(wanted) for tokens, wanted in zip(tokenized, targets, strict=True)
         )
     width = model.vector_size(layers)
-    size = estimate_bytes(
-        n_vectors * width, n_tokens=call.n_tokens, encoding=request["encoding"], dtype=request["dtype"]
-    )
     app.reserve_reply(call, n_vectors * width, encoding=request["encoding"], dtype=request["dtype"])
     encodings = await app.encode(call, model, tokenized, layers=layers, start=request["start"], dtype=request["dtype"])
     head = {
@@ -64,10 +60,7 @@ async def post_words(app: App, call: Call) -> None:
         "dtype": request["dtype"],
         "encoding": request["encoding"],
     }
-    if size < LARGE_REPLY:
-        parts, kind = words_reply(head, encodings, request)
-    else:
-        parts, kind = await asyncio.to_thread(words_reply, head, encodings, request)
+    parts, kind = await app.build(call, partial(words_reply, head, encodings, request))
     await app.send(call, parts, content_type=kind)
 
 
@@ -145,8 +138,8 @@ async def post_index_call(app: App, name: str, call: Call) -> None:
     service, request = await app.read_request(call, app.calls)
     index = service.index(request["index"])
     answer = await app.run(call, 2 * request["limit"], partial(getattr(index, name), request))
-    parts = [to_json(answer)] if request["limit"] < 200 else [await asyncio.to_thread(to_json, answer)]
-    await app.send(call, parts)
+    call.reply_size = BYTES_PER_USAGE * request["limit"]
+    await app.send_json(call, answer)
 
 
 def _as_list(inputs: Any) -> list[Any]:

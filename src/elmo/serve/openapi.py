@@ -106,6 +106,7 @@ def build_document(options: ServeOptions, service: Service | None = None, *, has
 def _find_limits(options: ServeOptions, service: Service | None) -> list[tuple[Schema, Schema]]:
     """Return parts of schemas, and the keywords that state the limits of this service."""
     limits = [(part, {"maxItems": options.max_inputs}) for part in (INPUT_LIST, TARGET_LIST, compatible.TEXT_LIST)]
+    limits.append((compatible.OPENAI_LIST, {"maxItems": min(options.max_inputs, compatible.MAX_OPENAI_INPUTS)}))
     limits.append((TOKEN_LIST, {"maxItems": options.max_tokens}))
     if service is not None:
         models = [model.elmo for model in service.models.values()]

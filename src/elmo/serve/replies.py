@@ -1,6 +1,8 @@
 """Replies: vectors as JSON numbers, base64 or NumPy archives, and offsets in code points or UTF-16 units.
 
-A reply is a list of byte strings, which are sent one after the other, so that a large reply is not copied.
+A reply is a list of byte strings, which are sent one after the other, so that a large reply is not copied. Large ones
+are built in another thread than the event loop, in pieces: orjson and base64 keep the interpreter until they return,
+so that a single call for 100 MB would stop the event loop for half a second.
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ from __future__ import annotations
 import binascii
 import sys
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -22,12 +24,76 @@ from elmo.serve.service import find_targets
 JSON_OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 OffsetUnit = Literal["codepoints", "utf16"]
 VectorEncoding = Literal["float", "base64", "npy"]
+PIECE_VALUES = 1 << 15  # numbers and texts that are serialized at once
+PIECE_BYTES = 3 << 18  # bytes of vectors that are copied or encoded at once; base64 needs a multiple of 3
 _BYTES_PER_NUMBER = {"float": 12.5, "base64": 4 / 3, "npy": 1.0}  # of JSON; of one byte otherwise
 
 
 def to_json(value: Any) -> bytes:
     """Serialize a value; NumPy arrays become nested lists."""
     return orjson.dumps(value, option=JSON_OPTIONS)
+
+
+def to_pieces(value: Any) -> Iterator[bytes]:
+    """Serialize a large value in pieces, whose concatenation is ``to_json(value)``; keys must be strings."""
+    if isinstance(value, np.ndarray):
+        yield from _array_pieces(value)
+    elif isinstance(value, dict) and value:
+        for k, (name, item) in enumerate(value.items()):
+            yield b"%b%b:" % (b"," if k else b"{", to_json(name))
+            yield from to_pieces(item)
+        yield b"}"
+    elif isinstance(value, list | tuple) and value:
+        yield from _list_pieces(value)
+    else:
+        yield to_json(value)
+
+
+def _list_pieces(items: Sequence[Any]) -> Iterator[bytes]:
+    """Serialize a list that is not empty: small items together, large ones in pieces."""
+    mark, first, n_waiting = b"[", 0, 0
+    for k, item in enumerate(items):
+        n = _count_values(item)
+        if n_waiting and n_waiting + n > PIECE_VALUES:
+            yield mark + to_json(items[first:k])[1:-1]
+            mark, first, n_waiting = b",", k, 0
+        if n <= PIECE_VALUES:
+            n_waiting += n
+            continue
+        yield mark
+        yield from to_pieces(item)
+        mark, first = b",", k + 1
+    if n_waiting:
+        yield mark + to_json(items[first:])[1:-1]
+    yield b"]"
+
+
+def _count_values(value: Any) -> int:
+    """Estimate the number of values, at least 1; all items of a list are taken for as large as the first."""
+    if isinstance(value, np.ndarray):
+        return value.size + 1
+    if isinstance(value, dict):
+        return 1 + sum(map(_count_values, value.values()))
+    if isinstance(value, list | tuple) and value:
+        return len(value) * _count_values(value[0])
+    return 1
+
+
+def _array_pieces(array: NDArray[Any]) -> Iterator[bytes]:
+    if array.size <= PIECE_VALUES:
+        yield to_json(array)
+    elif array.ndim > 2:
+        yield from _list_pieces(list(array))
+    else:
+        n = max(1, PIECE_VALUES // array[0].size)
+        yield from _join_lists(to_json(array[k : k + n]) for k in range(0, len(array), n))
+
+
+def _join_lists(lists: Iterable[bytes]) -> Iterator[bytes]:
+    """Join JSON lists that are not empty to one."""
+    for k, part in enumerate(lists):
+        yield (b"," if k else b"[") + part[1:-1]
+    yield b"]"
 
 
 def estimate_bytes(n_numbers: int, *, n_tokens: int, encoding: VectorEncoding, dtype: str) -> int:
@@ -106,11 +172,11 @@ def words_reply(
         if k:
             parts.append(b",")
         if vectors is not None and encoding == "base64":
-            parts += [to_json(result)[:-1], b',"vectors":"', _base64(vectors), b'"}']  # no characters to escape
-            continue
-        if vectors is not None:
-            result["vectors"] = vectors
-        parts.append(to_json(result))
+            parts += [to_json(result)[:-1], b',"vectors":"', *_base64(vectors), b'"}']  # no characters to escape
+        elif vectors is not None:
+            parts += [to_json(result)[:-1], b',"vectors":', *_array_pieces(vectors), b"}"]
+        else:
+            parts.append(to_json(result))
     parts.append(b"]," + to_json(tail)[1:])
     return parts, "application/json"
 
@@ -149,10 +215,18 @@ def _target_json(encoding: Encoding, span: tuple[int, int], convert: OffsetConve
     return {"text": encoding.text[slice(*characters)], "tokens": [begin, end], "span": convert.to_client(characters)}
 
 
-def _base64(vectors: NDArray[Any]) -> bytes:
+def _base64(vectors: NDArray[Any]) -> Iterator[bytes]:
     if sys.byteorder == "big":
         vectors = vectors.byteswap()
-    return binascii.b2a_base64(vectors.data if vectors.size else b"", newline=False)
+    for piece in _cut(vectors):
+        yield binascii.b2a_base64(piece, newline=False)
+
+
+def _cut(array: NDArray[Any]) -> Iterator[memoryview]:
+    """Return the bytes of a contiguous array in pieces."""
+    data = array.reshape(-1).view(np.uint8).data
+    for begin in range(0, len(data), PIECE_BYTES):
+        yield data[begin : begin + PIECE_BYTES]
 
 
 def _npz(arrays: list[NDArray[Any]], reply: bytes, request: dict[str, Any]) -> list[bytes]:
@@ -170,7 +244,8 @@ def _npz(arrays: list[NDArray[Any]], reply: bytes, request: dict[str, Any]) -> l
             header = {"descr": dtype.str, "fortran_order": False, "shape": shape}
             np.lib.format.write_array_header_1_0(file, header)
             for array in arrays:
-                file.write(array.astype(dtype, copy=False).tobytes())
+                for piece in _cut(array.astype(dtype, copy=False)):
+                    file.write(bytes(piece))
         archive.writestr("reply.json", reply)
     return sink.chunks
 
