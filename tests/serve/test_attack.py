@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import http.server
 import importlib.util
+import io
 import json
 import shutil
 import socket
@@ -19,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from tests.serve.conftest import Reply, RunningServer, StartServer
+from tests.serve.conftest import SENTENCE, Reply, RunningServer, StartServer
 from tests.serve.fuzz import CANARY, AuditedServer, fuzz, memory_of
 
 pytestmark = pytest.mark.slow
@@ -173,6 +175,31 @@ def test_a_client_that_pipelines_without_end_is_stopped(server: RunningServer) -
     request = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
     assert exchange(server, request * 10).count(b"HTTP/1.1 200") == 10
     assert exchange(server, request * 5000).count(b"HTTP/1.1 200") < 5000
+
+
+@pytest.mark.parametrize(
+    "invalid",
+    [
+        b"no such thing\r\n\r\n",
+        b"POST /v1/words HTTP/1.1\r\nTransfer-Encoding: chunked\r\n" + JSON_HEAD + b"\r\n2\r\n{}\r\nxyz\r\n",
+        b"GET /livez HTTP/1.1\r\nHost: localhost\r\n" + (b"X: " + b"x" * 1000 + b"\r\n") * 66 + b"Y: y\r\n",
+    ],
+    ids=["line", "chunk", "head"],
+)
+def test_invalid_http_is_refused_after_the_replies_to_the_requests_before_it(
+    server: RunningServer, invalid: bytes
+) -> None:
+    body = json.dumps({"inputs": [SENTENCE] * 200, "encoding": "base64"}).encode()
+    post = b"POST /v1/words HTTP/1.1\r\n%bContent-Length: %d\r\n\r\n%b" % (JSON_HEAD, len(body), body)
+    get = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    reply = io.BytesIO(exchange(server, post + get + invalid))
+    found = []
+    while line := reply.readline():
+        assert line.startswith(b"HTTP/1.1 "), line[:100]
+        headers = http.client.parse_headers(reply)
+        found.append((int(line.split()[1]), json.loads(reply.read(int(headers["content-length"])))))
+    assert [status for status, _ in found] == [200, 200, 431 if len(invalid) > 60_000 else 400]
+    assert len(found[0][1]["results"]) == 200
 
 
 # --- Keys, hosts and origins ------------------------------------------------------------------------

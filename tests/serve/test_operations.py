@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -125,6 +128,26 @@ def test_a_worker_that_is_killed_comes_back_while_the_others_answer(start_server
         wait_for(lambda: len(set(server.children()) - {workers[0]}) == 2)
     assert len(clients.failures) <= 2 * 2  # the requests of that worker, at most one per client and connection
     assert server.words().status == 200
+
+
+@pytest.mark.skipif(sys.platform != "linux" or shutil.which("ss") is None, reason="needs /proc and ss")
+def test_a_worker_that_is_stopped_leaves_the_backlog_of_the_others(start_server: StartServer) -> None:
+    server = start_server("--workers", "2")
+    wait_for(lambda: "serving at" in server.log.read_text())  # all workers are ready
+
+    def backlog() -> int:
+        command = ["ss", "--no-header", "-ltn", f"sport = :{server.port}"]
+        return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[2])
+
+    usual, stopped = backlog(), server.children()[0]
+    os.kill(server.process.pid, signal.SIGSTOP)  # which would start another worker
+    try:
+        os.kill(stopped, signal.SIGTERM)
+        wait_for(lambda: Path(f"/proc/{stopped}/stat").read_text().rpartition(")")[2].split()[0] == "Z")
+        assert backlog() == usual
+        assert server.words().status == 200
+    finally:
+        os.kill(server.process.pid, signal.SIGCONT)
 
 
 # --- Bad clients ------------------------------------------------------------------------------------

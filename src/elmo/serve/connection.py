@@ -152,6 +152,7 @@ class Connection(HttpToolsProtocol):
         self._current: HttpExchange | None = None  # the request that is being answered
         self._waiting: list[HttpExchange] = []  # requests that were sent before the reply to an earlier one
         self._head: dict[bytes, bytes] = {}
+        self._refusal: bytes | None = None  # the reply to invalid HTTP, which waits for those to earlier requests
         self.is_in_head = False  # whether a part of the head of a request has been received
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -190,7 +191,7 @@ class Connection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse data."""
-        if self.transport.is_closing():
+        if self.transport.is_closing() or self._refusal is not None:
             return
         self._has_progress = False
         super().data_received(data)
@@ -292,6 +293,8 @@ class Connection(HttpToolsProtocol):
             return
         if self._waiting:
             self._begin(self._waiting.pop(0))
+        elif self._refusal is not None:
+            self._refuse()
         else:
             self.flow.resume_reading()
 
@@ -312,15 +315,24 @@ class Connection(HttpToolsProtocol):
         """Do nothing."""
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is not a valid request, and close the connection."""
+        """Refuse what is not a valid request, after the replies to the requests before it, and close the connection."""
         del msg
         status, code, message = 400, "invalid_http", "invalid HTTP request"
         if self._is_large:
             status, code, message = 431, "too_large", f"the headers must have at most {MAX_HEAD_BYTES:,} bytes"
         error = {"message": message, "type": "invalid_request_error", "code": code, "param": None}
         body = to_json({"error": error})
-        self.transport.write(
-            b"%bContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%b"
-            % (_STATUS_LINES[status], len(body), body)
+        self._refusal = b"%bContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%b" % (
+            _STATUS_LINES[status],
+            len(body),
+            body,
         )
+        if self._waiting and self._waiting[-1].more_body:  # its body is what is invalid
+            self._waiting.pop()
+        current = self._current
+        if current is None or current.response_complete or current.more_body:
+            self._refuse()
+
+    def _refuse(self) -> None:
+        self.transport.write(self._refusal or b"")
         self.transport.close()

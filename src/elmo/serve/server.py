@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 RESTART_SECONDS = 1.0  # minimum time between two starts of the same worker
+DRAIN_SECONDS = 0.5  # in which a worker that stops still accepts connections, to refuse their requests
 STOP_SECONDS = 9.5  # after which a worker that has not ended is killed
 
 OnReady = Callable[[str], None]
@@ -39,6 +40,9 @@ def serve(options: ServeOptions, *, on_ready: OnReady | None = None) -> None:
     Args:
         options: Models, address and limits.
         on_ready: Function that is called with the URL when the models are loaded.
+
+    Example:
+        >>> serve(ServeOptions(models=("en",), port=8000), on_ready=print)  # doctest: +SKIP
     """
     _check_extra()
     options.read_keys()  # raises ConfigError before anything is loaded
@@ -158,8 +162,11 @@ class _Supervisor:
 
     def _stop_workers(self) -> None:
         self._forward(signal.SIGTERM)
-        self._listener.close()
         deadline = time.monotonic() + STOP_SECONDS
+        if self._is_stopping.is_set():  # not if a worker could not start
+            time.sleep(DRAIN_SECONDS)
+            self._listener.listen(0)  # the workers accept the connections that wait, and no more come
+        self._listener.close()
         for worker in self._workers:
             if worker is not None:
                 worker.join(max(0.0, deadline - time.monotonic()))

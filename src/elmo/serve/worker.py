@@ -29,10 +29,10 @@ import uvicorn
 from elmo.serve.app import App
 from elmo.serve.connection import Connection
 from elmo.serve.options import ServeOptions
+from elmo.serve.server import DRAIN_SECONDS
 
 logger = logging.getLogger(__name__)
 
-DRAIN_SECONDS = 0.5
 SHUTDOWN_SECONDS = 8  # in which requests in progress must end
 HEAD_SECONDS = 10  # in which a client must send the head of its first request, and of each request it has begun
 IDLE_SECONDS = 75  # after which an unused connection is closed; longer than proxies and clients keep theirs
@@ -106,6 +106,7 @@ class GracefulServer(uvicorn.Server):
         )  # fmt: skip
         super().__init__(config)
         self._app = app
+        self._has_backlog = app.options.workers == 1  # otherwise, the workers share it
         self._reloading: threading.Thread | None = None
         self._idle: dict[Connection, tuple[Any, float]] = {}  # its state, and when it was first seen in it
         self._most_reserved = 0  # since memory was last returned
@@ -171,9 +172,13 @@ class GracefulServer(uvicorn.Server):
         return is_idle
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept the connections that wait, so that each gets an answer; then accept no more."""
-        for listener in sockets or ():
-            listener.listen(0)
+        """Accept the connections that wait, so that each gets an answer; then accept no more.
+
+        The backlog of several workers is closed by their supervisor, when all of them stop.
+        """
+        if self._has_backlog:
+            for listener in sockets or ():
+                listener.listen(0)
         for _ in range(BACKLOG // ACCEPTED_AT_ONCE):
             await asyncio.sleep(0)
         await super().shutdown(sockets)
