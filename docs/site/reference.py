@@ -70,9 +70,9 @@ def describe_package(
     users = find_users(package, homes)
     for item, path in objects.items():
         if homes[path] == name:
-            yield from describe_object(package[path.partition(".")[2]], item, level=2)
-            if links := [f"[`{user}`]({homes[of]}.md#{user.lower()})" for user, of in users.get(path, [])[:4]]:
-                yield from ["", f"Used by {', '.join(links)}."]
+            links = [f"[`{user}`]({homes[of]}.md#{user.lower()})" for user, of in users[path][:4]]
+            note = f"Used by {', '.join(links)}." if links else ""
+            yield from describe_object(package[path.partition(".")[2]], item, level=2, note=note)
 
 
 def find_users(package: griffe.Module, homes: dict[str, str]) -> dict[str, list[tuple[str, str]]]:
@@ -108,14 +108,14 @@ def has_example(obj: Any) -> bool:
     return bool(obj.docstring) and ">>>" in obj.docstring.value
 
 
-def describe_object(obj: Any, name: str, level: int) -> Iterator[str]:
-    """Yield the entry of a function or class, and of the public methods of a class."""
+def describe_object(obj: Any, name: str, level: int, note: str = "") -> Iterator[str]:
+    """Yield the entry of a function or class with a note, and of the public methods of a class."""
     yield from ["", f"{'#' * level} {name.rpartition('.')[2]}", ""]
     if obj.is_attribute:
         yield from ["```python", f"{name} = {obj.value}"[:400], "```"]
     else:
         yield from ["```python", format_signature(obj, name), "```"]
-    yield from ["", *describe_docstring(obj)]
+    yield from ["", *describe_docstring(obj), note]
     if obj.is_class:
         for member_name, member in obj.members.items():
             if member.is_function and member.docstring and not member_name.startswith("_"):
