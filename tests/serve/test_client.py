@@ -407,6 +407,31 @@ def test_a_service_that_sends_single_bytes_does_not_extend_the_time_limit(start:
     assert is_sending  # the service had not closed the connection
 
 
+def test_the_time_limit_includes_the_tls_handshake(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = threading.Event()
+
+    def connect(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(65536)
+            ended.wait(2)  # a slow proxy,
+            connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+            ended.wait(30)  # and a service behind it that does not answer the handshake
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+        monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{listener.getsockname()[1]}")
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        pool.submit(connect, listener)
+        with Client("https://service.test", timeout=4, max_retries=0) as client:
+            begin = time.monotonic()
+            with pytest.raises(ServiceError) as caught:
+                client.models()
+            seconds = time.monotonic() - begin
+        ended.set()
+    assert caught.value.code == "connection"
+    assert seconds < 5.5  # not another 4 seconds for the handshake
+
+
 def test_the_proxy_of_the_environment_is_used(service: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
     service.answer = lambda *_: ok(MODELS)
     monkeypatch.setenv("HTTP_PROXY", service.url)

@@ -111,8 +111,9 @@ def _deadline_backend() -> Any:
         def write(self, buffer: bytes, timeout: float | None = None) -> None:
             self._stream.write(buffer, remaining(timeout, httpcore.WriteTimeout))
 
-        def start_tls(self, *arguments: Any, **options: Any) -> Any:
-            return Stream(self._stream.start_tls(*arguments, **options))
+        def start_tls(self, ssl_context: ssl.SSLContext, server_hostname: Any = None, timeout: Any = None) -> Any:
+            limit = remaining(timeout, httpcore.ConnectTimeout)
+            return Stream(self._stream.start_tls(ssl_context, server_hostname, limit))
 
         def get_extra_info(self, info: str) -> Any:
             return self._stream.get_extra_info(info)
