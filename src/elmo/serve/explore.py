@@ -46,6 +46,7 @@ CONTENT_SECURITY = (
 )
 N_TYPICAL = 5  # typical sentences per period
 _MIN_COUNT = 10  # usages in each period of a word whose change is measured
+_CAPITALIZED_NOUNS = ("de", "lb")  # languages that write all nouns with a capital letter, not only names
 _EMBEDDING_SHARE = 0.5  # of the time to measure change
 _MAX_USAGES = 200  # per word and period; a random sample if there are more
 _NAMING_USAGES = 6  # typical usages of a sense whose substitutes name it
@@ -309,10 +310,12 @@ def find_content_words(
 ) -> list[str]:
     """Return the most frequent words of all periods that are neither function words nor names.
 
-    A word is taken for a name if it is mostly written with a capital letter; see ``is_function_word``.
+    A word is taken for a name if it is mostly written with a capital letter, except in languages in which all nouns
+    are; see ``is_function_word``.
     """
     from elmo.lexicon.change import WordCounter, frequent_words
     from elmo.lexicon.function_words import is_function_word
+    from elmo.lexicon.substitutes import tokenizer_language
     from elmo.lexicon.usages import WordFilter, entry_key
 
     key = entry_key(elmo)
@@ -327,6 +330,8 @@ def find_content_words(
         counts.append(text.counts)
     total = sum(counts, Counter[str]())
     frequent = frequent_words(counts, min_count=_MIN_COUNT, max_words=len(total), skip=0)
+    if tokenizer_language(elmo) in _CAPITALIZED_NOUNS:
+        capitalized.clear()
     words = [
         word for word in frequent if not is_function_word(word, total) and capitalized[word] <= total[word] / 2
     ][:max_words]  # fmt: skip
