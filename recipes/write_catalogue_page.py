@@ -69,7 +69,8 @@ def render() -> str:
         by_citation.setdefault(model.cite or "No publication is stated; name the publisher", []).append(model.name)
     rows = [(citation, ", ".join(map(_code, names))) for citation, names in by_citation.items()]
     parts.append(_table(("publication", "models"), rows))
-    return "".join(parts).rstrip("\n") + "\n"
+    parts.append("Next: [load and convert models](formats.md).")
+    return "".join(parts) + "\n"
 
 
 def _row(model: CatalogModel) -> tuple[str | None, ...]:

@@ -130,6 +130,11 @@ def test_a_chinese_page_with_the_code_of_its_english_twin_has_the_same_figures_i
         assert english == chinese, f"{page}: only English {english - chinese}, only Chinese {chinese - english}"
 
 
+def test_every_output_of_a_page_is_recorded() -> None:
+    for page in PAGES:
+        assert "```text\n```" not in page.read_text(encoding="utf-8"), f"{page.name}: run make guide"
+
+
 def test_both_readmes_have_the_same_sections_links_and_commands() -> None:
     english, chinese = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "README.zh.md"))
     chinese = chinese.replace("docs/zh/", "docs/").replace("-zh.png", ".png")  # Chinese pages and pictures

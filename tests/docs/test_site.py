@@ -98,11 +98,32 @@ def test_every_page_is_in_the_navigation(language: str) -> None:
     assert listed - pages == set()
 
 
-def test_every_page_has_one_title_and_leads_to_another_page() -> None:
+def test_every_page_has_one_title_and_ends_with_a_next_step() -> None:
+    """The changelog and the reference are lists to look something up in, written by the build: they have none."""
+    marks = {"en": "\n\nNext: ", "zh": "\n\n接下来：|\n\n下一章："}
+    tables = {"en": "\n\n## What next\n", "zh": "\n\n## 接下来\n"}  # the start page leads to several pages
     for page in [path for path in DOCS.rglob("*.md") if DOCS / "site" not in path.parents]:
+        language = "zh" if DOCS / "zh" in page.parents else "en"
         text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
         assert len(re.findall(r"^# ", text, re.MULTILINE)) == 1, page
-        assert re.search(r"\]\([^):]+\.md[#)]", text), f"{page} has no next step"
+        mark = tables[language] if page.name == "index.md" else marks[language]
+        *before, end = re.split(mark, text.rstrip())
+        assert before, f"{page} has no {mark!r}"
+        assert page.name == "index.md" or "\n\n" not in end, f"{page} does not end with its next step"
+        links = [page.parent / name for name in re.findall(r"\]\(([^):#]+\.md)[#)]", end)]
+        assert links, f"{page} has no next step"
+        assert not [link for link in links if link.samefile(page)], f"{page} leads to itself"
+
+
+def test_chinese_pages_link_to_chinese_pages() -> None:
+    """A link to a page that has a Chinese twin leads to the twin, unless it names a section that the twin lacks."""
+    for page in (DOCS / "zh").rglob("*.md"):
+        for name, _, anchor in re.findall(r"\]\(([^):#]+\.md)(#([^)]*))?\)", page.read_text(encoding="utf-8")):
+            target = (page.parent / name).resolve()
+            twin = DOCS / "zh" / target.relative_to(DOCS) if target.is_relative_to(DOCS) else target
+            if target == twin or not twin.exists() or page.name == "glossary.md":  # the English glossary is longer
+                continue
+            assert anchor, f"{page.relative_to(DOCS)} links to {name}"
 
 
 @needs_builder
