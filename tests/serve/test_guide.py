@@ -20,3 +20,12 @@ def test_every_curl_command_of_the_guide_is_answered(server: RunningServer) -> N
     assert len(commands) >= 6
     for path, body in commands:
         assert server.post(path, json.loads(body)).status == 200, path
+
+
+def test_the_python_of_the_guide_runs(server: RunningServer) -> None:
+    code = re.findall(r"^```py\n(.*?)^```", GUIDE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    assert len(code) >= 3
+    names: dict[str, object] = {}
+    for block in code:
+        exec(block.replace("http://127.0.0.1:8000", f"http://127.0.0.1:{server.port}"), names)
+    assert names["encodings"]
