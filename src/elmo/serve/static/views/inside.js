@@ -78,11 +78,11 @@ addTexts({
   "inside.vector.title": ["The vector of “{token}” without context", "“{token}”不含语境的向量"],
   "inside.states.text": [
     "The forward LSTM reads from the left and carries what it has read from word to word; the backward LSTM reads from the right. Each row is a word, so the left half of a row knows everything before the word, and the right half everything after it. The second layer reads the states of the first.",
-    "前向 LSTM 从左往右读，把读过的内容一词一词地传下去；后向 LSTM 从右往左读。每行是一个词：左半部分包含该词之前的内容，右半部分包含之后的内容。第二层读取第一层的状态。",
+    "正向 LSTM 从左往右读，把读过的内容一词一词地传下去；反向 LSTM 从右往左读。每行是一个词：左半部分包含该词之前的内容，右半部分包含之后的内容。第二层读取第一层的状态。",
   ],
   "inside.layer": ["Layer {n}", "第 {n} 层"],
-  "inside.forward": ["forward →", "前向 →"],
-  "inside.backward": ["← backward", "← 后向"],
+  "inside.forward": ["forward →", "正向 →"],
+  "inside.backward": ["← backward", "← 反向"],
   "inside.mix.text": [
     "A task does not have to choose a layer: it learns how much of each to take. The weights s are made positive and add up to 1 (softmax), and γ scales the result. Move the sliders and watch the similarity to another word change; γ changes the length of the vector, but no similarity.",
     "下游任务不必只选一层，而是学习各层各取多少。权重 s 经 softmax 变为正数且总和为 1，γ 调整整体大小。移动滑块，观察与另一个词的相似度如何变化；γ 只改变向量长度，不改变相似度。",
@@ -113,8 +113,8 @@ addTexts({
   "inside.column.value": ["value", "值"],
   "inside.column.word": ["word", "词"],
   "inside.column.length": ["length", "长度"],
-  "inside.column.length.forward": ["length, forward half", "前向部分长度"],
-  "inside.column.length.backward": ["length, backward half", "后向部分长度"],
+  "inside.column.length.forward": ["length, forward half", "正向部分长度"],
+  "inside.column.length.backward": ["length, backward half", "反向部分长度"],
   "inside.column.cosine": ["cosine", "余弦"],
 });
 
