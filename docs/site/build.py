@@ -28,6 +28,12 @@ ROOT = DOCS.parent
 REPOSITORY = "https://github.com/pyelmo/pyelmo"
 _LINK = re.compile(r"(?<=\]\()([^)\s:#]+)(?=[#)])")
 _CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+# Between two Chinese characters, or after a full-width mark (not “”, which English pages have as well).
+_HAN, _MARK = r"\u4e00-\u9fff", r"\u3001\u3002\u300a\u300b\uff01\uff08\uff09\uff0c\uff1a\uff1b\uff1f"
+_CHINESE_BREAK = re.compile(
+    rf"(?<=[{_HAN}{_MARK}])\n *(?=[{_HAN}{_MARK}“])|(?<=[{_MARK}])\n *(?=[A-Za-z0-9\[`“](?!``|\d*\. ))"
+)
 _NAMES = {"en": "English", "zh": "中文"}
 
 
@@ -47,6 +53,7 @@ def build(output: Path, work: Path) -> None:
         if done.returncode:
             sys.exit(f"{done.stdout}{done.stderr}")
     link_translations(site)
+    finish_tables(site)
     if broken := list(find_broken_links(site)):
         sys.exit("\n".join(broken))
     shutil.rmtree(output, ignore_errors=True)
@@ -64,7 +71,9 @@ def assemble_pages(language: str, target: Path) -> None:
         copy = target / path.relative_to(source)
         copy.parent.mkdir(parents=True, exist_ok=True)
         if path.suffix == ".md":
-            copy.write_text(adapt_links(path.read_text(encoding="utf-8"), path, source), encoding="utf-8")
+            text = adapt_links(path.read_text(encoding="utf-8"), path, source)
+            text = re.sub("^```console$", "```bash", text, flags=re.MULTILINE)  # without $, console is shown as output
+            copy.write_text(join_chinese_lines(text), encoding="utf-8")
         else:
             shutil.copyfile(path, copy)
     shutil.copytree(SITE / "assets", target / "site")
@@ -98,6 +107,15 @@ def adapt_links(text: str, page: Path, source: Path, folder: Path | None = None)
         parts += [_LINK.sub(adapt, text[end : code.start()]), code[0]]
         end = code.end()
     return "".join([*parts, _LINK.sub(adapt, text[end:])])
+
+
+def join_chinese_lines(text: str) -> str:
+    """Remove the line breaks between Chinese characters, which a browser would show as spaces."""
+    parts, end = [], 0
+    for code in _FENCE.finditer(text):
+        parts += [_CHINESE_BREAK.sub("", text[end : code.start()]), code[0]]
+        end = code.end()
+    return "".join([*parts, _CHINESE_BREAK.sub("", text[end:])])
 
 
 def navigate(language: str, pages: Path) -> list[dict[str, Any]]:
@@ -201,6 +219,16 @@ def link_translations(output: Path) -> None:
             return Path(os.path.relpath(twin, path.parent)).as_posix() if twin.exists() else match[0]
 
         path.write_text(alternates.sub("", menu.sub(find_twin, path.read_text(encoding="utf-8"))), encoding="utf-8")
+
+
+def finish_tables(output: Path) -> None:
+    """Make empty header cells data cells, as screen readers need a text, and show choices as a|b, with line breaks."""
+    corner = re.compile(r"<th([^>]*)>\s*</th>")
+    choice = re.compile(r"(?<=<code>)[^<\n]*\|[^<\n]*(?=</code>)")
+    for path in sorted(output.rglob("*.html")):
+        text = corner.sub(r"<td\1></td>", path.read_text(encoding="utf-8"))
+        text = choice.sub(lambda found: re.sub(r"\\?\|", "|<wbr>", found[0]), text)
+        path.write_text(text, encoding="utf-8")
 
 
 class _Page(HTMLParser):

@@ -232,4 +232,4 @@ def describe_command(command: Any, path: str) -> Iterator[str]:
     _, _, examples = (command.epilog or "").partition("Examples:\n")
     if examples.strip():
         lines = [line.strip() for line in examples.splitlines() if line.strip()]
-        yield from ["", "```console", *lines, "```"]
+        yield from ["", "```bash", *lines, "```"]

@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+SAMPLED = ["index.html", "guide/12-elmo-gpt-bert.html", "vectors.html", "gallery.html", "glossary.html"]
 Open = Callable[..., Any]
 
 needs_builder = pytest.mark.skipif(
@@ -136,9 +137,18 @@ def test_the_reference_has_every_command_and_every_public_name(site: Path) -> No
     for command in ("embed", "train", "perplexity", "task-train", "serve"):
         assert f'id="elmo-{command}"' in commands
     assert "--batch-size" in commands
+    assert "\\|" not in commands  # the choices of an option
     for package, page in ((elmo, "elmo"), (lexicon, "elmo.lexicon")):
         text = (site / f"reference/{page}.html").read_text(encoding="utf-8")
         assert [name for name in package.__all__ if f">{name}<" not in text] == []
+
+
+@needs_builder
+@pytest.mark.slow
+def test_lines_of_chinese_text_are_joined_without_spaces(site: Path) -> None:
+    for page in (site / "zh").rglob("*.html"):
+        text = re.sub(r"<pre.*?</pre>", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+        assert re.findall(r".{0,9}[\u4e00-\u9fff，。：；、] *\n *[\u4e00-\u9fff].{0,9}", text) == [], page
 
 
 @needs_builder
@@ -169,7 +179,7 @@ def test_the_language_menu_leads_to_the_same_page(open_page: Open) -> None:
 @needs_browser
 @pytest.mark.slow
 @pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("page", ["index.html", "vectors.html", "reference/cli.html", "glossary.html", "zh/index.html"])
+@pytest.mark.parametrize("page", [*SAMPLED, *(f"zh/{page}" for page in SAMPLED), "reference/cli.html"])
 def test_axe_finds_no_violation(open_page: Open, page: str, theme: str) -> None:
     package = importlib.util.find_spec("axe_playwright_python")
     if package is None or package.origin is None:
