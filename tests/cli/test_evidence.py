@@ -43,6 +43,16 @@ def test_the_command_line_overrides_the_plan(run: Run, here: Path, monkeypatch: 
     assert found.code == 0, found.err
 
 
+@pytest.mark.slow
+def test_the_epochs_of_a_long_run_are_reported(run: Run, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = ("--tables", "1", "--seeds", "1", "--tasks", "ner")
+    write_plan(here)
+    assert "epoch 1," not in run("evidence", "plan.toml", "--out", "short", *arguments).err
+    monkeypatch.setattr("elmo.cli.evidence._SECONDS_BETWEEN_LINES", 0.0)
+    found = run("evidence", "plan.toml", "--out", "long", *arguments)
+    assert "elmo: ner, baseline, seed 1, 24 examples: epoch 1, loss " in found.err, found.err
+
+
 def test_without_matplotlib_everything_else_is_written(run: Run, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     write_plan(here)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,12 +15,15 @@ from elmo.cli.results import print_results
 
 if TYPE_CHECKING:
     from elmo.evidence.collect import RunReport
+    from elmo.evidence.runs import EvidenceRun
+    from elmo.tasks.fit import Epoch
 
 EXAMPLES = opt.examples(
     "elmo evidence plan.toml --vectors glove.txt --out evidence",
     "elmo evidence plan.toml -m path/to/model --out other --tables 1 --curve",
     "elmo evidence plan.toml --out evidence --tables 1,3 --tasks ner --seeds 2",
 )
+_SECONDS_BETWEEN_LINES = 10.0
 _CONDITIONS = {
     "baseline": "baseline",
     "input": "ELMo at the input",
@@ -109,6 +114,8 @@ def command(
         curve=curve,
         cache=cache,
         on_run=_log_run,
+        on_epoch=_EpochLines(),
+        show_progress=not (context.obj.is_quiet or context.obj.is_json) and sys.stderr.isatty(),
     )
     drawn, skipped = draw_pictures(evidence, out)
     print_results(evidence.to_json(), format_evidence(evidence), as_json=as_json)
@@ -116,6 +123,24 @@ def command(
     if skipped:
         logger.warning(
             "cannot draw %s: matplotlib is not installed; run: pip install 'pyelmo[plots]'", ", ".join(skipped)
+        )
+
+
+class _EpochLines:
+    """Log the last epoch, at most once in ten seconds, so that long runs show progress and short ones only results."""
+
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+
+    def __call__(self, run: EvidenceRun, epoch: Epoch) -> None:
+        now = time.monotonic()
+        if now - self._last < _SECONDS_BETWEEN_LINES:
+            return
+        self._last = now
+        logger.info(
+            f"{run.task}, {_CONDITIONS[run.condition]}, seed {run.seed}, {run.n_examples:,} examples: "
+            f"epoch {epoch.epoch}, loss {epoch.loss:.4f}",
+            extra={"task": run.task, "condition": run.condition, "seed": run.seed, "epoch": epoch.epoch},
         )
 
 
