@@ -83,6 +83,22 @@ def test_a_word_is_not_found_inside_another(elmo: Elmo) -> None:
         compare(elmo, "cafe", ["cafe\u0301", "cafe"])
 
 
+def test_composed_and_combining_accents_match(elmo: Elmo) -> None:
+    assert words(elmo, "Männer", "Die Ma\u0308nner .", "Viele Männer .") == ["Ma\u0308nner", "Männer"]
+    assert words(elmo, "Ma\u0308nner", "Die Männer .", "Ma\u0308nner !") == ["Männer", "Ma\u0308nner"]
+    assert elmo.encode("Die Ma\u0308nner .").phrase("Männer").shape == (elmo.width,)
+
+
+def test_a_model_of_simplified_chinese_finds_both_scripts() -> None:
+    pytest.importorskip("jieba")
+    pytest.importorskip("opencc")
+    chinese = Elmo.from_pretrained("zh")
+    assert words(chinese, "苹果", "蘋果發布了新手機。", "他每天吃一个苹果。") == ["蘋果", "苹果"]
+    assert words(chinese, "蘋果", "苹果发布了新手机。", "他每天吃一個蘋果。") == ["苹果", "蘋果"]
+    with pytest.raises(DataError, match="cannot find '水果' in sentence 1"):
+        compare(chinese, "水果", ["蘋果發布了新手機。", "他每天吃一個蘋果。"])
+
+
 def test_a_phrase_has_all_its_tokens(elmo: Elmo) -> None:
     result = compare(elmo, "New York", ["I love New  York !", ["new", "york"]], layers="all")
     assert [use.tokens for use in result.uses] == [("New", "York"), ("new", "york")]

@@ -143,7 +143,7 @@ def compare(
     uses, inputs, spans = [], [], []
     for number, (model, sentence) in enumerate(zip(models, (*sentences, *other_sentences), strict=True), start=1):
         tokens, text, offsets, mark = _read_sentence(model, sentence, number)
-        span = mark or find_word(word, text, offsets)
+        span = mark or find_word(word, text, offsets) or _find_spelling(model, word, tokens, offsets)
         inside = [i for i, (begin, end) in enumerate(offsets) if span and begin < span[1] and end > span[0]]
         if span is None or not inside:
             raise DataError(
@@ -218,6 +218,14 @@ def _read_sentence(
         return tokens, text, tokens.offsets or (), mark
     tokens = Tokens.from_words(sentence)
     return tokens, " ".join(tokens.tokens), joined_offsets(tokens.tokens), None
+
+
+def _find_spelling(elmo: Elmo, word: str, tokens: Tokens, offsets: Sequence[Span]) -> Span | None:
+    """Find the first token that a model of simplified Chinese reads as the word: 蘋果 for 苹果."""
+    if elmo.config.alphabet != "simplified":
+        return None
+    entry = spell_entry(elmo, word.strip())
+    return next((o for t, o in zip(tokens.tokens, offsets, strict=True) if spell_entry(elmo, t) == entry), None)
 
 
 def _compute_matrices(vectors: Vectors, layers: str | int) -> dict[str, NDArray[np.float64]]:

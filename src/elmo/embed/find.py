@@ -18,9 +18,10 @@ def find_phrase(
 ) -> tuple[list[Span], list[Span]]:
     """Find a phrase in ``text``; return the matches of whole tokens, and those that split a token.
 
-    ``offsets`` are the character offsets of the tokens. White space in the phrase matches any white space.
+    ``offsets`` are the character offsets of the tokens. White space in the phrase matches any white space. Accents
+    match whether they are composed with their letters (NFC) or not (NFD).
     """
-    pattern = r"\s+".join(re.escape(part) for part in phrase.split())
+    pattern = r"\s+".join(_any_form(part) for part in phrase.split())
     begins, ends = {begin for begin, _ in offsets}, {end for _, end in offsets}
     whole: list[Span] = []
     parts: list[Span] = []
@@ -34,6 +35,12 @@ def find_phrase(
         elif not (_is_inside_word(text, begin) or _is_inside_word(text, end)):
             parts.append((begin, end))
     return whole, parts
+
+
+def _any_form(word: str) -> str:
+    """Return a pattern of a word as it is, with composed accents and with combining accents."""
+    forms = dict.fromkeys((word, *(unicodedata.normalize(form, word) for form in ("NFC", "NFD"))))
+    return f"(?:{'|'.join(map(re.escape, forms))})"
 
 
 def _is_inside_word(text: str, position: int) -> bool:
