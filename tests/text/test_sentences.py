@@ -38,6 +38,27 @@ def test_sentences_joined_by_spaces_are_split_again(sentences: list[str]) -> Non
     assert [text[start:end] for start, end in split_sentences(text)] == sentences
 
 
+QUOTES = [
+    ["Er sagte: „Ich weiß es nicht.“", "Die Straße war nass."],
+    ["»Wer bist du?«, fragte sie.", "»Ich sagte: ›Nein.‹«", "Dann ging er."],
+    ["„Halt!“ rief er.", "‚Gut.‘", "„Komm.“"],
+    ["« Non. »", "Elle dort.", "« Oui. », dit-il.", "« Bon. »"],
+    ["”Nej.”", "Hon gick."],
+]
+
+
+@pytest.mark.parametrize("sentences", QUOTES)
+def test_closing_quotes_of_other_languages_end_a_sentence(sentences: list[str]) -> None:
+    text = " ".join(sentences)
+    assert [text[start:end] for start, end in split_sentences(text, "de")] == sentences
+    assert [text[start:end] for start, end in split_sentences(text, "en")] == sentences
+
+
+def test_an_opening_quote_after_a_full_stop_starts_the_next_sentence() -> None:
+    text = "他走了。“你好。”"
+    assert [text[start:end] for start, end in split_sentences(text, "zh")] == ["他走了。", "“你好。”"]
+
+
 CHINESE = [
     ["今天下雨。", "我们没有出去！", "为什么？"],
     ["他說：「清華大學在北京。」", "我知道。"],

@@ -18,7 +18,10 @@ _STRONG = frozenset("。！？｡؟۔।॥։።။។")
 _CHINESE_ONLY = "；"  # in Chinese, separates clauses that are often as long as sentences
 _PATTERN = re.compile(
     r"(?P<blank>\n[^\S\n]*+\n|\u2029)"
-    r"|(?P<marks>[.!?…。！？｡؟۔।॥։።။។；]++)(?P<closers>[\"'”’»)\]}）】」』》〉］｝〗〕]*+)"
+    r"|(?P<marks>[.!?…。！？｡؟۔।॥։።။។；]++)"
+    # “ ‘ « ‹ close a quote („Nein.“ »Nein.«) only before a space; elsewhere they open the next one (。“).
+    # » may follow a space (« Non. »).
+    r"(?P<closers>(?:[\"'”’»›)\]}）】」』》〉］｝〗〕]|[“‘«‹]++(?=[ \t\r\n]|\Z)|[ \u00a0\u202f]»(?=[\s,;:.]|\Z))*+)"
 )
 _HAN_BEFORE = re.compile(f"[{HAN}][\"'”’)）」』]?\\Z")
 _HAN_AFTER = re.compile(f"[\"'“‘(（「『《]?[{HAN}]")
