@@ -189,6 +189,17 @@ def test_a_frozen_bilm_gets_no_gradient_and_an_unfrozen_one_does() -> None:
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in bilm.parameters())
 
 
+def test_arrays_in_place_of_tensors_are_reported() -> None:
+    bilm = random_bilm(CONFIGS["words"])
+    _, word_ids = random_ids(CONFIGS["words"], [3, 2])
+    with pytest.raises(
+        ShapeError, match=r"word_ids must be a tensor, such as torch.as_tensor\(word_ids\); found ndarray"
+    ):
+        bilm(None, word_ids.numpy())  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ShapeError, match=r"lengths must be a tensor, .* found list"):
+        bilm(None, word_ids, lengths=[3, 2])  # pyright: ignore[reportArgumentType]
+
+
 def test_missing_ids_and_wrong_states_are_reported() -> None:
     config = CONFIGS["words"]
     bilm = random_bilm(config)

@@ -204,6 +204,10 @@ class BiLm(nn.Module):
             lengths: Number of tokens in each row, (batch,). Default: tokens whose ids are all zero are padding.
             state: The state before the first token. Default: all zeros.
         """
+        for name, values in (("char_ids", char_ids), ("word_ids", word_ids), ("lengths", lengths)):
+            if values is not None and not isinstance(values, Tensor):
+                kind = type(values).__name__
+                raise ShapeError(f"{name} must be a tensor, such as torch.as_tensor({name}); found {kind}")
         if lengths is None:
             if char_ids is not None:
                 lengths = (char_ids > 0).any(dim=2).sum(dim=1)
