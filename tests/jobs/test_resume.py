@@ -30,6 +30,14 @@ def test_an_interrupted_job_resumes_to_the_same_bytes(job: EmbedJob, out: Path, 
         assert (summary.kept > 0) == (reports >= 3)
 
 
+def test_a_resumed_job_says_so(job: EmbedJob, elmo: Elmo, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="elmo")
+    begin(replace(job, restart=True), elmo, reports=3)
+    assert not [record for record in caplog.messages if "resuming" in record]
+    summary = embed_corpus(job, elmo)
+    assert f"after {summary.kept} sentences" in next(record for record in caplog.messages if "resuming" in record)
+
+
 def test_a_finished_job_is_not_changed(job: EmbedJob, out: Path, elmo: Elmo) -> None:
     for name in ("v.npz", "w.hdf5"):
         job = replace(job, out=out.with_name(name))

@@ -72,6 +72,8 @@ class ShardedRun:
         was_complete = self.manifest.is_complete
         self.kept = self.n_sentences = sum(record.sentences for record in self.manifest.shards)
         self.n_tokens = sum(record.tokens for record in self.manifest.shards)
+        if self.kept and not was_complete:
+            _log.info("resuming %s after %s sentences", format_path(self.files.out), f"{self.kept:,}")
         with self._read_groups(sentences) as groups:
             self._make_shards(self._skip_done(groups))
         if not was_complete:
