@@ -264,7 +264,8 @@ def test_a_missing_model_is_one_line(run: Run, periods: Path, arguments: tuple[s
         (("change", "old.txt"), "expected two or more texts, one for each period"),
         (("change", "old.txt", "new.txt", "--measure", "cosine"), "--measure"),
         (("change", "old.txt", "-"), "stdin can be read only once"),
-        (("similarity", "a", "b", "c"), "found 3 arguments"),
+        (("similarity", "a", "b", "c"), "found 3 arguments; to compare a word in sentences, use elmo compare"),
+        (("score", "The bank ."), "to score a sentence, use --text"),
     ],
 )
 def test_wrong_usage_names_the_option(run: Run, periods: Path, arguments: tuple[str, ...], part: str) -> None:

@@ -89,7 +89,7 @@ Split = Annotated[
 Tokenizer = Annotated[
     str | None,
     typer.Option(
-        metavar="en|zh|whitespace|characters|spacy:xx",
+        metavar="en|zh|de|…|whitespace|characters|spacy:xx",
         help="Tokenizer for raw text.",
         show_default="the tokenizer of the model, or en",
     ),

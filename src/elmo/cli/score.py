@@ -89,6 +89,9 @@ def command(
         return
     if not inputs and not text:
         raise typer.BadParameter("expected INPUT or --text, found neither", ctx=context)
+    for path in inputs or []:
+        if " " in path and not Path(path).exists() and not any(character in path for character in "*?["):
+            raise typer.BadParameter(f"{path[:60]!r}: no such file; to score a sentence, use --text", ctx=context)
     tally = Tally()
     by: Literal["sentence", "token"] = "token" if by_token else "sentence"
     results = score_sentences(

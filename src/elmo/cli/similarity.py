@@ -77,7 +77,9 @@ def command(
 
     if len(inputs) > 2:
         raise typer.BadParameter(
-            f"expected a folder, DATA, or DATA and GOLD, found {len(inputs)} arguments", ctx=context
+            f"expected a folder, DATA, or DATA and GOLD, found {len(inputs)} arguments; to compare a word in "
+            "sentences, use elmo compare",
+            ctx=context,
         )
     if len(inputs) == 1 and inputs[0].is_dir():
         files = find_wic_files(inputs[0], part=part, tune=tune)
