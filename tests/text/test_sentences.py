@@ -54,6 +54,32 @@ def test_closing_quotes_of_other_languages_end_a_sentence(sentences: list[str]) 
     assert [text[start:end] for start, end in split_sentences(text, "en")] == sentences
 
 
+ENUMERATIONS = [
+    ("ca", "Pomes, peres, etc. Després va marxar."),
+    ("cs", "Jablka, hrušky atd. Potom odešel."),
+    ("de", "Äpfel, Birnen usw. Dann ging er."),
+    ("es", "Manzanas, peras, etc. Luego se fue."),
+    ("fi", "Omenat, päärynät jne. Sitten hän lähti."),
+    ("fr", "Des pommes, des poires, etc. Puis il part."),
+    ("hr", "Jabuke, kruške itd. Zatim je otišao."),
+    ("it", "Mele, pere, ecc. Poi se ne andò."),
+    ("nb", "Epler, pærer osv. Så gikk han."),
+    ("nl", "Appels, peren, enz. Daarna ging hij."),
+    ("pl", "Jabłka, gruszki itd. Potem wyszedł."),
+    ("pt", "Maçãs, peras, etc. Depois saiu."),
+    ("sv", "Äpplen, päron osv. Sedan gick han."),
+    ("tr", "Elma, armut vb. Sonra gitti."),
+]
+
+
+@pytest.mark.parametrize(("language", "text"), ENUMERATIONS)
+def test_an_abbreviation_of_and_so_on_may_end_a_sentence_in_other_languages(language: str, text: str) -> None:
+    middle = text.index(". ") + 1
+    assert split_sentences(text, language) == [(0, middle), (middle + 1, len(text))]
+    continued = text[: middle + 1] + text[middle + 1 :].lower()
+    assert split_sentences(continued, language) == [(0, len(text))]
+
+
 def test_an_opening_quote_after_a_full_stop_starts_the_next_sentence() -> None:
     text = "他走了。“你好。”"
     assert [text[start:end] for start, end in split_sentences(text, "zh")] == ["他走了。", "“你好。”"]

@@ -43,8 +43,8 @@ def _load_identifier() -> LanguageIdentifier:
     from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
     identifier = LanguageIdentifier.from_model_file(MODEL_FILE)
-    wanted = {*LANGUAGES, *_OTHERS, *_LABELS}
-    identifier.set_languages(sorted(wanted & set(map(str, identifier.labels))))
+    codes = {*LANGUAGES, *_OTHERS, *_LABELS}
+    identifier.set_languages(sorted(codes & set(map(str, identifier.labels))))
     return identifier
 
 
@@ -59,47 +59,70 @@ RULES = {
         _words("""Abb Abs Abt Apr Art Aufl Aug Bd Bde Bsp bspw bzgl bzw ca Dez dgl Dipl Dr ebd etc evtl Feb Fr Frl
         geb gest ggf Hbf Hr Hrn Hrsg hrsg Ing inkl insb Jan Jh Jhd Kap lat max Mio Mrd min Nov Nr Okt Prof resp rd Sa
         Sept sog Sp St Std Str Tel Tsd usf usw vgl vs Vgl zit zzgl"""),
-        last_words=_words("Art"),
+        last_words=_words("Art etc usf usw"),
         has_ordinals=True,
     ),
     "fr": LanguageRules(
         _words("av bd chap éd env etc ex fig janv févr avr juil sept oct nov déc M MM Mgr no p pp St Ste vol"),
-        last_words=_words("sept"),
+        last_words=_words("etc sept"),
         elided=r"[cdjlmnstCDJLMNST]|[Qq]u|[Jj]usqu|[Ll]orsqu|[Pp]uisqu|[Qq]uoiqu",
     ),
     "it": LanguageRules(
         _words(
             "art cap dott Dott dr Dr ecc ing pag prof Prof sig Sig vol gen feb mar apr mag giu lug ago sett ott dic"
         ),
+        last_words=_words("ecc"),
         elided=r"[cdlmnstvCDLMNSTV]|[DdNn]ell|[AaDd]all|[Aa]ll|[Ss]ull|[Uu]n|[Qq]u(?:est|ell)|[Aa]nch|[Dd]egl|[Cc]om",
     ),
-    "ca": LanguageRules(_words("art cap dr Dr etc núm pàg Sr Sra vol"), elided=r"[dlmnstDLMNST]"),
-    "es": LanguageRules(_words("Sr Sra Srta Dr Dra D Dª etc pág págs núm art cap ed vol Ud Uds EE UU")),
-    "pt": LanguageRules(_words("Sr Sra Dr Dra Prof Profa etc pág núm art cap ed vol av")),
-    "nl": LanguageRules(_words("bijv blz bv ca dhr dr Dr drs enz etc evt incl mevr Mevr Mr nl nr ong prof Prof resp")),
+    "ca": LanguageRules(
+        _words("art cap dr Dr etc núm pàg Sr Sra vol"), last_words=_words("etc"), elided=r"[dlmnstDLMNST]"
+    ),
+    "es": LanguageRules(
+        _words("Sr Sra Srta Dr Dra D Dª etc pág págs núm art cap ed vol Ud Uds EE UU"), last_words=_words("etc")
+    ),
+    "pt": LanguageRules(_words("Sr Sra Dr Dra Prof Profa etc pág núm art cap ed vol av"), last_words=_words("etc")),
+    "nl": LanguageRules(
+        _words("bijv blz bv ca dhr dr Dr drs enz etc evt incl mevr Mevr Mr nl nr ong prof Prof resp"),
+        last_words=_words("enz etc"),
+    ),
     "sv": LanguageRules(
-        _words("bl bl.a ca dr Dr el etc ev exkl fr inkl jfr kl kr nr osv prof st t.ex tel"), last_words=_words("kr")
+        _words("bl bl.a ca dr Dr el etc ev exkl fr inkl jfr kl kr nr osv prof st t.ex tel"),
+        last_words=_words("etc kr osv"),
     ),
     "da": LanguageRules(
-        _words("bl ca dr Dr etc ev evt fx hr inkl jf kl kr nr osv prof"), last_words=_words("kr"), has_ordinals=True
+        _words("bl ca dr Dr etc ev evt fx hr inkl jf kl kr nr osv prof"),
+        last_words=_words("etc kr osv"),
+        has_ordinals=True,
     ),
     "nb": LanguageRules(
-        _words("bl ca dr Dr etc evt f eks inkl jf kl kr nr osv prof"), last_words=_words("kr"), has_ordinals=True
+        _words("bl ca dr Dr etc evt f eks inkl jf kl kr nr osv prof"),
+        last_words=_words("etc kr osv"),
+        has_ordinals=True,
     ),
     "nn": LanguageRules(
-        _words("bl ca dr Dr etc inkl jf kl kr nr osv prof"), last_words=_words("kr"), has_ordinals=True
+        _words("bl ca dr Dr etc inkl jf kl kr nr osv prof"), last_words=_words("etc kr osv"), has_ordinals=True
     ),
-    "fi": LanguageRules(_words("esim jne kpl ks mm n noin nro prof tri vrt ym yms"), has_ordinals=True),
-    "et": LanguageRules(_words("dr jne jt lk nr nt prof sh vt"), has_ordinals=True),
-    "cs": LanguageRules(_words("apod atd cca č čl dr Ing kap např mj napr prof resp str tj tzv"), has_ordinals=True),
-    "sk": LanguageRules(_words("apod atď cca č čl dr Ing kap napr prof resp str t tzv"), has_ordinals=True),
-    "sl": LanguageRules(_words("dr Dr gl ipd itd npr oz prof št tj"), has_ordinals=True),
-    "hr": LanguageRules(_words("br dr Dr itd npr odn prof sl str tj"), has_ordinals=True),
-    "hu": LanguageRules(_words("dr Dr kb ld pl prof stb ún"), has_ordinals=True),
-    "tr": LanguageRules(_words("Dr Prof vb vs yy"), has_ordinals=True),
+    "fi": LanguageRules(
+        _words("esim jne kpl ks mm n noin nro prof tri vrt ym yms"), last_words=_words("jne ym yms"), has_ordinals=True
+    ),
+    "et": LanguageRules(_words("dr jne jt lk nr nt prof sh vt"), last_words=_words("jne"), has_ordinals=True),
+    "cs": LanguageRules(
+        _words("apod atd cca č čl dr Ing kap např mj napr prof resp str tj tzv"),
+        last_words=_words("apod atd"),
+        has_ordinals=True,
+    ),
+    "sk": LanguageRules(
+        _words("apod atď cca č čl dr Ing kap napr prof resp str t tzv"),
+        last_words=_words("apod atď"),
+        has_ordinals=True,
+    ),
+    "sl": LanguageRules(_words("dr Dr gl ipd itd npr oz prof št tj"), last_words=_words("ipd itd"), has_ordinals=True),
+    "hr": LanguageRules(_words("br dr Dr itd npr odn prof sl str tj"), last_words=_words("itd"), has_ordinals=True),
+    "hu": LanguageRules(_words("dr Dr kb ld pl prof stb ún"), last_words=_words("stb"), has_ordinals=True),
+    "tr": LanguageRules(_words("Dr Prof vb vs yy"), last_words=_words("vb vs"), has_ordinals=True),
     "pl": LanguageRules(
         _words("al dr godz im inż itd itp m in np nr pl pol prof por r red str tj tzn tzw ul zob zł"),
-        last_words=_words("r"),
+        last_words=_words("itd itp r"),
     ),
     "ru": LanguageRules(
         _words("г гг др им коп млн млрд напр обл проф руб см ст стр т тыс ул"), last_after_numbers=_words("г гг")
