@@ -145,13 +145,15 @@ class Translation:
         sources = [
             (example.source, translator.encode(embed([example.source]))) for example in examples if example.source
         ]
-        found = iter(search_beam(translator, sources, BeamOptions(self.options.beam_width, self.options.length_power)))
+        hypotheses = iter(
+            search_beam(translator, sources, BeamOptions(self.options.beam_width, self.options.length_power))
+        )
         predictions = []
         for example in examples:
             if not example.source:
                 predictions.append(PredictedTranslation("", (), (), 0.0))
                 continue
-            best = next(found)
+            best = next(hypotheses)
             attention = tuple(map(tuple, best.attention.tolist()))
             names = tuple(map(self.units.format, best.units))
             predictions.append(PredictedTranslation(self.units.decode(best.units), names, attention, best.score))
@@ -194,8 +196,9 @@ class Translation:
         ``longest`` is the number of words of the longest text.
         """
         end = Unit(END)
-        rows = [[*self.units.encode(_gold(example), example.source), end] for example in examples]
-        rows = [row[: self.options.max_units] for row in rows]
+        rows = [self.units.encode(_gold(example), example.source) for example in examples]
+        most = self.options.max_units
+        rows = [[*row, end] if len(row) <= most else row[:most] for row in rows]  # a target that is cut has no end
         ids = [torch.tensor([unit.id for unit in row]) for row in rows]
         targets = pad_sequence(ids, batch_first=True, padding_value=IGNORED)
         previous = torch.cat([torch.full((len(rows), 1), BEGIN), targets[:, :-1]], dim=1)
