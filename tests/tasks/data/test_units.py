@@ -27,6 +27,7 @@ def test_parts_restore_every_text(text: str) -> None:
 
 
 def test_parts_are_words_numbers_marks_and_chinese_characters() -> None:
+    assert list(split_parts("हिन्दी भाषा cafe\u0301")) == ["▁हिन्दी", "▁भाषा", "▁cafe\u0301"]
     assert list(split_parts("I don't pay 3.50, 我们 a_b")) == [
         "▁I", "▁don't", "▁pay", "▁3.50", ",", "▁我", "们", "▁a", "_", "b",
     ]  # fmt: skip

@@ -13,12 +13,12 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from elmo.errors import DataError, importing_extra
 from elmo.tasks.data.examples import Words
-from elmo.text.english import HAN
+from elmo.text.english import HAN, build_extenders
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -31,8 +31,6 @@ SPACE = "▁"  # U+2581, as in SentencePiece
 PADDING, UNKNOWN, BEGIN, END, COPY, SPACED_COPY = range(6)
 SPECIAL = ("<pad>", "<unk>", "<s>", "</s>", "<copy>", f"{SPACE}<copy>")
 _MIN_COUNT = 2  # rarer words and pieces are not units
-# a Chinese character; a number with its separators; a word with inner hyphens and apostrophes; any other character
-_PART = re.compile(rf"{SPACE}?(?:[{HAN}]|\d+(?:[.,:]\d+)*|[^\W\d_{HAN}]+(?:[-'’][^\W\d_{HAN}]+)*|[^{SPACE}])|{SPACE}")
 
 
 @dataclass(frozen=True)
@@ -142,7 +140,16 @@ def split_parts(text: str) -> Iterator[str]:
     """Yield the words, numbers and marks of a text; joined and with ``▁`` as a space, they restore it."""
     plain = " ".join(text.replace(SPACE, " ").split())
     if plain:
-        yield from _PART.findall(SPACE + plain.replace(" ", SPACE))
+        yield from _part_pattern().findall(SPACE + plain.replace(" ", SPACE))
+
+
+@cache
+def _part_pattern() -> re.Pattern[str]:
+    """Return the pattern of a part of a text, with the space before it."""
+    letters = rf"[^\W\d_{HAN}](?:[^\W\d_{HAN}]|[{build_extenders()}])*"  # with marks, such as the vowels of Hindi
+    # a Chinese character; a number with its separators; a word with inner hyphens and apostrophes; any other character
+    part = rf"[{HAN}]|\d+(?:[.,:]\d+)*|{letters}(?:[-'’]{letters})*|[^{SPACE}]"
+    return re.compile(f"{SPACE}?(?:{part})|{SPACE}")
 
 
 def _learn_pieces(
