@@ -438,8 +438,13 @@ def test_a_model_is_aligned_to_one_with_wider_vectors() -> None:
 
 @pytest.mark.parametrize(
     "model",
-    [tiny_model(is_transformer=True), tiny_model(cell_width=5), tiny_model(cell_width=4)],
-    ids=["transformer", "as many cells", "no projection"],
+    [
+        tiny_model(is_transformer=True),
+        tiny_model(cell_width=5),
+        tiny_model(cell_width=4),
+        tiny_model(has_norm=True, cell_width=7, filters=((1, 3), (2, 4))),
+    ],
+    ids=["transformer", "as many cells", "no projection", "normalized"],
 )
 def test_vectors_that_cannot_be_widened_are_refused_in_one_line(model: Pretrained) -> None:
     with pytest.raises(ConfigError, match=r"^cannot pad the vectors of a \w+.* from width 8 to 10$"):

@@ -347,6 +347,8 @@ def test_a_model_cannot_be_shrunk(text: Path, tmp_path: Path) -> None:
         prepare_weights(model, corpus, state_width=5)  # the number of filters
     with pytest.raises(ConfigError, match="only if width stays below cells"):
         prepare_weights(model, corpus, state_width=model.config.lstm.cell_width)
+    with pytest.raises(ConfigError, match="the width of a model with normalized token vectors cannot be changed"):
+        prepare_weights(tiny_model(has_norm=True, cell_width=8, softmax=True, words=WORDS), corpus, state_width=6)
 
 
 @pytest.mark.slow

@@ -152,6 +152,8 @@ def check_trainable(
         )
     if grown.has_token_projection != model.config.has_token_projection:
         raise ConfigError("init_from: the width of a model without a projection in its token layer cannot be changed")
+    if new.state_width > old.state_width and grown.chars is not None and grown.chars.has_norm:
+        raise ConfigError("init_from: the width of a model with normalized token vectors cannot be changed")
     if new.state_width > old.state_width and (is_tied or has_tied_softmax(model)):
         raise ConfigError("init_from: the width of a model with a tied softmax cannot be changed")
 
@@ -203,6 +205,8 @@ def pad_states(model: Pretrained, state_width: int) -> Pretrained:
     widths = f"width {old.width} to {2 * state_width}"
     if old.encoder_name != "lstm":
         raise ConfigError(f"cannot pad the vectors of a transformer from {widths}")
+    if old.chars is not None and old.chars.has_norm:  # zeros would change the mean and the deviation
+        raise ConfigError(f"cannot pad the vectors of a model with normalized token vectors from {widths}")
     is_projected = old.lstm.state_width < state_width < old.lstm.cell_width
     config = _grown_config(old, cell_width=None, state_width=state_width) if is_projected else old
     if not is_projected or config.has_token_projection != old.has_token_projection:
