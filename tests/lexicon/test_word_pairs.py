@@ -218,6 +218,15 @@ def test_phrases_are_found_by_ranges_of_tokens(tmp_path: Path) -> None:
     assert (pair.first.word, pair.second.word) == ("looked it up", "Look up")
 
 
+@pytest.mark.parametrize("start", ["[1] ", "[...] ", "[sic] "])
+def test_a_sentence_that_begins_with_a_bracket_is_not_json(tmp_path: Path, start: str) -> None:
+    (tmp_path / "x").write_text(f"a [[bank]]\tthe [[bank]]\tF\n{start}The [[bank]].\ta [[bank]]\tT\n")
+    data = read_pairs(tmp_path / "x")
+    assert [pair.first.parts()[0] for pair in data.pairs] == ["a ", f"{start}The "]
+    assert data.is_same is not None
+    assert data.is_same.tolist() == [False, True]
+
+
 def test_gold_labels_may_be_json(tmp_path: Path) -> None:
     (tmp_path / "x").write_text(json.dumps([OBJECT, OBJECT]))
     (tmp_path / "gold").write_text(json.dumps([{"id": "1", "tag": "F"}, {"id": "2", "tag": "T"}]))

@@ -39,6 +39,7 @@ Part = Literal["dev", "test", "train"]
 _SUFFIXES = ("", ".xz", ".gz", ".bz2", ".zst")
 _POSITION = r"([0-9]{1,6})(?::([0-9]{1,6}))?"
 _POSITIONS = re.compile(f"{_POSITION}-{_POSITION}")
+_JSON_LIST = re.compile(r"\s*\[\s*(?:[{\"]|\Z)")  # not a sentence that begins with a bracket, such as [1] or [[this]]
 _BATCH_PAIRS = 256
 
 
@@ -359,7 +360,7 @@ def _read_rows(path: Path) -> Generator[tuple[_Row, str]]:
         filled = (line for line in lines if line.text.strip())
         for line in filled:
             location = f"{line.path}:{line.number}"
-            if re.match(r"\s*\[(?!\[)", line.text):  # not a mark
+            if _JSON_LIST.match(line.text):
                 text = "\n".join([line.text, *(other.text for other in filled)])
                 if isinstance(values := _parse_json(text, location), list):
                     yield from ((value, f"{line.path}: entry {k}") for k, value in enumerate(values, start=1))
