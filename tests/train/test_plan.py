@@ -95,6 +95,8 @@ def test_changes_to_a_shape_are_made_to_every_size(corpus: Corpus) -> None:
     assert list(sizes) == list(PRESETS)
     assert {(each.lstm.n_layers, each.words and each.words.n_words) for each in sizes.values()} == {(3, 63)}
     assert list(list_sizes(ModelShape(TINY), n_tokens=9, n_vocab=9)) == ["custom"]
+    fitting = list_sizes(ModelShape(encoder="transformer", state_width=128), n_tokens=9, n_vocab=9)
+    assert list(fitting) == ["tiny", "mini", "medium", "original"]  # the six heads of small do not divide the width
 
 
 def test_a_small_text_is_not_read_for_ever_and_is_read_with_more_dropout(corpus: Corpus) -> None:

@@ -439,6 +439,13 @@ class ModelShape:
             encoders = [TRANSFORMERS[name].encoder for name in TRANSFORMERS if self.preset in (None, name)]
         return sorted({encoder.n_heads for encoder in encoders if isinstance(encoder, TransformerConfig)})
 
+    def fits(self, preset: str) -> bool:
+        """Return whether a preset can have this width: the attention heads of a transformer must divide it."""
+        if self.state_width is None or not self.is_transformer:
+            return True
+        encoder = TRANSFORMERS[preset].encoder
+        return isinstance(encoder, TransformerConfig) and self.state_width % encoder.n_heads == 0
+
     @property
     def is_transformer(self) -> bool:
         """Whether the model has transformer layers."""

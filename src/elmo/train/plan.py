@@ -147,9 +147,9 @@ class TrainingPlan:
 
 
 def list_sizes(shape: ModelShape, *, n_tokens: int, n_vocab: int) -> dict[str, BiLmConfig]:
-    """Return the configurations to choose from, by name: all presets, or only the one that the user set."""
+    """Return the configurations to choose from, by name: all presets that fit, or only the one that the user set."""
     if shape.preset is None:
-        shapes = {name: replace(shape, preset=name) for name in PRESETS}
+        shapes = {name: replace(shape, preset=name) for name in PRESETS if shape.fits(name)}
     else:
         shapes = {shape.preset if isinstance(shape.preset, str) else "custom": shape}
     return {name: size.config(n_tokens=n_tokens, n_vocab=n_vocab) for name, size in shapes.items()}
