@@ -91,6 +91,7 @@ def test_published_matrices_replace_the_dictionary(run: Run, here: Path) -> None
         ("--matrix corpus.txt --dictionary pairs.txt --out new", "--matrix cannot be used with --dictionary"),
         ("--pairs identical --corpus pairs.txt corpus.txt --out new", "expected at least 20 words to occur in both"),
         ("--dictionary phrases.txt --corpus pairs.txt pairs.txt --out new", "found only phrases (lines: 1)"),
+        ("--pairs identical --corpus - - --out new", "stdin (-) can be the text of one language only"),
         ("--matrix 0.pth --json --out new", "--matrix cannot be used with --json"),
         ("--matrix 0.pth --words 9 --center --split --out new", "cannot be used with --center or --words or --split"),
     ],

@@ -85,6 +85,8 @@ def command(
         raise typer.BadParameter(f"--matrix cannot be used with {' or '.join(unused)}")
     if not matrices and corpus is None:
         raise typer.BadParameter("--corpus SOURCE_TEXT TARGET_TEXT is required, or --matrix for published matrices")
+    if corpus == ("-", "-"):
+        raise typer.BadParameter("--corpus: stdin (-) can be the text of one language only")
     if not matrices and dictionary is None and settings.pairs == "dictionary":
         raise typer.BadParameter("--dictionary is required, or --pairs identical or frequency")
     check_output_folder(out)
