@@ -51,6 +51,10 @@ def test_systems_are_compared_by_a_paired_bootstrap() -> None:
     assert compare_translations(GOLD, GOOD, BAD) == compared
 
 
+def test_equal_scores_are_no_significant_difference() -> None:
+    assert [score.p_value for score in compare_translations(GOLD, GOOD, GOOD).values()] == [1.0, 1.0]
+
+
 def test_no_translations_cannot_be_scored() -> None:
     with pytest.raises(DataError, match="cannot compute scores: there are no translations"):
         translation_scores([], [])

@@ -19,7 +19,7 @@ class ComparedScore:
         margin: Half the width of its 95 % confidence interval.
         other: Score of the other system.
         other_margin: Half the width of its 95 % confidence interval.
-        p_value: Probability of a difference of this size if the systems are equally good.
+        p_value: Probability of a difference of at least this size if the systems are equally good.
         signature: The settings of sacrebleu.
     """
 
@@ -66,7 +66,10 @@ def compare_translations(
     for name, label in zip(metrics, signatures, strict=True):
         baseline, system = cast("list[Any]", results[label])
         values = [float(value) / 100 for value in (system.score, system.ci, baseline.score, baseline.ci)]
-        compared[name] = ComparedScore(*values, p_value=float(system.p_value), signature=str(signatures[label]))
+        p_value = (
+            1.0 if system.score == baseline.score else float(system.p_value)
+        )  # sacrebleu has 0.001 for no difference
+        compared[name] = ComparedScore(*values, p_value=p_value, signature=str(signatures[label]))
     return compared
 
 
