@@ -66,9 +66,8 @@ def compare_translations(
     for name, label in zip(metrics, signatures, strict=True):
         baseline, system = cast("list[Any]", results[label])
         values = [float(value) / 100 for value in (system.score, system.ci, baseline.score, baseline.ci)]
-        p_value = (
-            1.0 if system.score == baseline.score else float(system.p_value)
-        )  # sacrebleu has 0.001 for no difference
+        # the p-value of sacrebleu for equal scores is 0.001
+        p_value = 1.0 if system.score == baseline.score else float(system.p_value)
         compared[name] = ComparedScore(*values, p_value=p_value, signature=str(signatures[label]))
     return compared
 
