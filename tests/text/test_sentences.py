@@ -66,6 +66,7 @@ ENUMERATIONS = [
     ("nb", "Epler, pærer osv. Så gikk han."),
     ("nl", "Appels, peren, enz. Daarna ging hij."),
     ("pl", "Jabłka, gruszki itd. Potem wyszedł."),
+    ("pt", "Na Av. Paulista há bancos, lojas, etc. Depois saiu."),
     ("pt", "Maçãs, peras, etc. Depois saiu."),
     ("sv", "Äpplen, päron osv. Sedan gick han."),
     ("tr", "Elma, armut vb. Sonra gitti."),
@@ -74,7 +75,7 @@ ENUMERATIONS = [
 
 @pytest.mark.parametrize(("language", "text"), ENUMERATIONS)
 def test_an_abbreviation_of_and_so_on_may_end_a_sentence_in_other_languages(language: str, text: str) -> None:
-    middle = text.index(". ") + 1
+    middle = text.rindex(". ") + 1
     assert split_sentences(text, language) == [(0, middle), (middle + 1, len(text))]
     continued = text[: middle + 1] + text[middle + 1 :].lower()
     assert split_sentences(continued, language) == [(0, len(text))]

@@ -78,9 +78,9 @@ RULES = {
         _words("art cap dr Dr etc núm pàg Sr Sra vol"), last_words=_words("etc"), elided=r"[dlmnstDLMNST]"
     ),
     "es": LanguageRules(
-        _words("Sr Sra Srta Dr Dra D Dª etc pág págs núm art cap ed vol Ud Uds EE UU"), last_words=_words("etc")
+        _words("Sr Sra Srta Dr Dra D Dª etc pág págs núm art cap ed vol Av Avda Ud Uds EE UU"), last_words=_words("etc")
     ),
-    "pt": LanguageRules(_words("Sr Sra Dr Dra Prof Profa etc pág núm art cap ed vol av"), last_words=_words("etc")),
+    "pt": LanguageRules(_words("Sr Sra Dr Dra Prof Profa etc pág núm art cap ed vol av Av"), last_words=_words("etc")),
     "nl": LanguageRules(
         _words("bijv blz bv ca dhr dr Dr drs enz etc evt incl mevr Mevr Mr nl nr ong prof Prof resp"),
         last_words=_words("enz etc"),
