@@ -69,6 +69,14 @@ def test_a_transformer_is_trained_evaluated_and_trained_further(tmp_path: Path) 
         train_bilm(source, tmp_path / "wider", init_from=out, cells=64)
 
 
+def test_a_transformer_has_at_most_as_many_turns_as_rows(tmp_path: Path) -> None:
+    source, shape = text(tmp_path / "text.txt"), {"preset": "tiny", "encoder": "transformer", "cells": 32, "width": 16}
+    train_bilm(source, tmp_path / "model", **shape, n_steps=1, samples=0, window=8, accumulate=100)
+    (progress, *_) = (tmp_path / "model.training").glob("checkpoints/*/progress.json")
+    options = json.loads(progress.read_text())["options"]
+    assert options["accumulation_steps"] == options["batch_size"] <= 20
+
+
 @pytest.mark.slow
 def test_the_same_call_again_resumes_and_gives_the_same_bytes(tmp_path: Path) -> None:
     source = text(tmp_path / "text.txt")

@@ -426,15 +426,12 @@ def _load_corpus(
 def _fit_to_corpus(recipe: Recipe, corpus: Corpus, *, is_transformer: bool) -> TrainOptions:
     """Return the options of the training loop. Options that the user did not set depend on the size of the corpus."""
     options, chosen = recipe.train_options(), recipe.changes()
+    batch_size, accumulation_steps = options.batch_size, options.accumulation_steps
     if is_transformer:  # few sentences are cut by long windows; a step has as many tokens as usual
-        options = replace(
-            options,
-            window=chosen.get("window", TRANSFORMER_WINDOW),
-            batch_size=chosen.get("batch_size", TRANSFORMER_ROWS),
-        )
+        options = replace(options, window=chosen.get("window", TRANSFORMER_WINDOW))
+        batch_size = chosen.get("batch_size", TRANSFORMER_ROWS)
     if corpus.n_given is not None:
         options = replace(options, n_vocab=corpus.n_given)
-    batch_size, accumulation_steps = options.batch_size, options.accumulation_steps
     if "batch_size" not in chosen:
         # A row should have at least about ten windows, or the state is hardly ever carried.
         most = max(1, min(corpus.n_sentences, len(corpus.train) // (10 * options.window)))
