@@ -91,5 +91,7 @@ def test_both_names_of_help_give_the_same_text_that_fits_a_terminal(
 def test_the_help_of_a_command_lists_its_options_in_panels(run: Run) -> None:
     lines = run("train", "--help").out.splitlines()
     titles = [line for line in lines if line.endswith(":") and not line.startswith(" ")]
-    assert titles[:2] == ["Arguments:", "Options:"]
+    assert titles[:3] == ["Arguments:", "Options:", "Text:"]
     assert len(titles) > 3
+    first = [line.split()[0] for line in lines[: lines.index("Text:")] if line.startswith("  -")]
+    assert first == ["--out", "--resume", "-h,"]

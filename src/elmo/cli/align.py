@@ -32,7 +32,13 @@ EXAMPLES = opt.examples(
 )
 def command(
     source: Annotated[str, opt.argument(metavar="SOURCE", help="Model to align: a name, a folder or a Hub id.")],
-    target: Annotated[str, opt.argument(metavar="TARGET", help="Model of the other language, with the same width.")],
+    target: Annotated[
+        str,
+        opt.argument(
+            metavar="TARGET",
+            help="Model of the other language, with as many layers. With --corpus, its vectors may be wider.",
+        ),
+    ],
     *,
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="New folder for the aligned model.")],
     dictionary: Annotated[

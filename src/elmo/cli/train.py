@@ -53,7 +53,7 @@ def _check_cutoffs(value: str | None) -> str | None:
             "blank_lines", "simplified",
         ),
         "Model": (
-            "reads", "layers", "cells", "width", "tied", "direction", "init_from", "new_vocabulary",
+            "reads", "encoder", "layers", "cells", "width", "tied", "direction", "init_from", "new_vocabulary",
         ),
         "Training": (
             "epochs", "hours", "samples", "optimizer", "learning_rate", "warmup", "decay", "weight_decay",

@@ -398,9 +398,9 @@ class AlignOptions:
         pairs: Word pairs to start from: those of the dictionary; words with the same spelling in both languages
             (identical); or words with the same rank in both corpora (frequency). With the last two, the dictionary is
             used for the evaluation only.
-        refinements: Number of times that frequent words which are nearest neighbors of each other are added to the
-            pairs, and the matrices fitted again.
-        centered: Whether to subtract the mean of the anchors before the matrices are fitted.
+        refinements: Number of refinements. Each one adds pairs of frequent words that are nearest neighbors of each
+            other, and fits the matrices again.
+        centered: Subtract the mean of the anchors before the matrices are fitted.
         n_words: Maximum number of words per language, the most frequent ones.
         n_test: Maximum number of source words of the dictionary to hold out for the evaluation.
         max_tokens: Maximum number of tokens to read per language.

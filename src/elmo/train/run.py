@@ -152,9 +152,9 @@ def train_bilm(
         encoder: Kind of the layers above the token layer. Default: lstm.
         layers: Number of LSTM or transformer layers. Default: as in the preset.
         cells: Number of LSTM cells, or of hidden units of a transformer, per layer and direction. Default: as in the
-            preset, or as in the model to start from, which a larger number grows.
-        width: Width of the vectors of each direction. Default: as in the preset, or as in the model to start from,
-            which a larger number grows.
+            preset or in the model to start from; a larger number grows that model.
+        width: Width of the vectors of each direction. Default: as in the preset or in the model to start from; a
+            larger number grows that model.
         tied: Share the softmax weights with the input word vectors.
         direction: Train both language models or only one.
         init_from: Start from this model, in any format, instead of random weights.
