@@ -44,7 +44,7 @@ def test_json_has_every_figure(run: Run, here: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
-        (["nothing"], ["nothing must be a training run"]),
+        (["nothing"], ["nothing: no such file or folder; expected a training run"]),
         (["model"], ["model must be a training run"]),
         (["corpus.txt"], ["corpus.txt, line 1: the entry must be a JSON object"]),
         (["begun"], ["begun.training/log.jsonl: it has no log entries yet"]),

@@ -283,6 +283,8 @@ def _find_log(source: Path) -> Path:
             return path
     if source.exists() and not source.is_dir():
         return source
+    if not source.exists():
+        raise FormatError(f"{format_path(source)}: no such file or folder; expected a training run")
     raise FormatError(
         f"{format_path(source)} must be a training run: a folder with {LOG}, a model next to its MODEL{SUFFIX} folder, "
         "or a log file"
