@@ -48,7 +48,7 @@ def test_the_epochs_of_a_long_run_are_reported(run: Run, here: Path, monkeypatch
     arguments = ("--tables", "1", "--seeds", "1", "--tasks", "ner")
     write_plan(here)
     assert "epoch 1," not in run("evidence", "plan.toml", "--out", "short", *arguments).err
-    monkeypatch.setattr("elmo.cli.evidence._SECONDS_BETWEEN_LINES", 0.0)
+    monkeypatch.setattr("elmo.cli.console.LOG_SECONDS", 0.0)
     found = run("evidence", "plan.toml", "--out", "long", *arguments)
     assert "elmo: ner, baseline, seed 1, 24 examples: epoch 1, loss " in found.err, found.err
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from elmo.cli import options as opt
-from elmo.cli.console import logger
+from elmo.cli.console import LogInterval, logger
 from elmo.cli.results import print_results
 
 if TYPE_CHECKING:
@@ -23,7 +22,6 @@ EXAMPLES = opt.examples(
     "elmo evidence plan.toml -m path/to/model --out other --tables 1 --curve",
     "elmo evidence plan.toml --out evidence --tables 1,3 --tasks ner --seeds 2",
 )
-_SECONDS_BETWEEN_LINES = 10.0
 _CONDITIONS = {
     "baseline": "baseline",
     "input": "ELMo at the input",
@@ -130,13 +128,11 @@ class _EpochLines:
     """Log the last epoch, at most once in ten seconds, so that long runs show progress and short ones only results."""
 
     def __init__(self) -> None:
-        self._last = time.monotonic()
+        self._interval = LogInterval()
 
     def __call__(self, run: EvidenceRun, epoch: Epoch) -> None:
-        now = time.monotonic()
-        if now - self._last < _SECONDS_BETWEEN_LINES:
+        if not self._interval.is_over():
             return
-        self._last = now
         logger.info(
             f"{run.task}, {_CONDITIONS[run.condition]}, seed {run.seed}, {run.n_examples:,} examples: "
             f"epoch {epoch.epoch}, loss {epoch.loss:.4f}",
