@@ -37,7 +37,12 @@ from embedding_jobs import write_text
 
 SECTIONS = ("scaling", "worker-kills", "driver-kills", "late-worker")
 MARKS = {"ray": "ray::_Actor", "spark": "pyspark.daemon", "local": "elmo.jobs.workers"}
-ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "RAY_DISABLE_IMPORT_WARNING": "1"}
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "RAY_DISABLE_IMPORT_WARNING": "1",
+    "RAY_AUTH_MODE": "disabled",
+}
 
 
 @dataclass(frozen=True)
@@ -275,7 +280,7 @@ def start_cluster(runner: str) -> Iterator[tuple[str, Callable[[], None]]]:
     port = _free_port()
     if runner == "ray":
         ray = str(Path(sys.executable).with_name("ray"))
-        node = [ray, "start", "--block", "--num-cpus=1", "--node-ip-address=127.0.0.1", "--disable-usage-stats"]
+        node = [ray, "start", "--block", "--num-cpus=1", "--disable-usage-stats"]
         address = f"127.0.0.1:{port}"
         start(*node, "--head", f"--port={port}", "--include-dashboard=false")
 

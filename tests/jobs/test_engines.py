@@ -9,11 +9,13 @@ from __future__ import annotations
 import importlib.util
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -222,6 +224,45 @@ def test_a_missing_cluster_is_an_error_in_one_line(runner: str, many: EmbedJob, 
         embed_corpus(replace(many, runner=runner, cluster=address), elmo)  # type: ignore[arg-type]
     assert "\n" not in str(caught.value)
     assert not list(out.parent.glob("*.npz"))
+
+
+def test_the_error_of_a_cluster_with_tokens_says_what_to_set(
+    many: EmbedJob, elmo: Elmo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need("ray")
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    command = [str(Path(sys.executable).with_name("ray")), "start", "--head", "--block", f"--port={port}"]
+    command += ["--num-cpus=1", "--include-dashboard=false", "--disable-usage-stats"]
+    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}
+    cluster = subprocess.Popen(
+        command,
+        env={**os.environ, **token},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            with suppress(OSError):
+                socket.create_connection(("127.0.0.1", port), timeout=1).close()
+                break
+            time.sleep(0.2)
+        monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+        with pytest.raises(
+            ConfigError, match=r"cannot connect to Ray at .*: the cluster needs its token: .*RAY_AUTH"
+        ):
+            embed_corpus(replace(many, runner="ray", cluster=f"127.0.0.1:{port}"), elmo)
+    finally:
+        os.killpg(cluster.pid, signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            cluster.wait(20)
+        with suppress(ProcessLookupError):
+            os.killpg(cluster.pid, signal.SIGKILL)
+        cluster.wait(10)
+        stop_engine("ray")
 
 
 def test_an_engine_that_is_not_installed_is_named(many: EmbedJob, elmo: Elmo) -> None:

@@ -382,7 +382,10 @@ def _check_reachable(engine: str, address: str | None) -> None:
 
 def _no_cluster(engine: str, address: str | None, error: Exception) -> ConfigError:
     place = f" at {address}" if address else ""
-    return ConfigError(f"cannot connect to {engine}{place}: {_last_line(str(error)) or type(error).__name__}")
+    reason = _last_line(str(error)) or type(error).__name__
+    if "InvalidAuthToken" in f"{error} {error.__cause__}":
+        reason = "the cluster needs its token: set the environment variable RAY_AUTH_MODE=token"
+    return ConfigError(f"cannot connect to {engine}{place}: {reason}")
 
 
 def _cannot_run(engine: str, error: Exception) -> ConfigError:
