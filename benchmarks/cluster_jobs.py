@@ -42,6 +42,7 @@ ENVIRONMENT = {
     "MKL_NUM_THREADS": "1",
     "RAY_DISABLE_IMPORT_WARNING": "1",
     "RAY_AUTH_MODE": "disabled",
+    "PYSPARK_PYTHON": sys.executable,
 }
 
 
@@ -267,7 +268,7 @@ def add_worker(bench: Bench, runner: str, expected: str) -> None:
 @contextmanager
 def start_cluster(runner: str) -> Iterator[tuple[str, Callable[[], None]]]:
     """Start a cluster of one machine with one core; yield its address and a function that adds another machine."""
-    environment = {**os.environ, **ENVIRONMENT, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    environment = {**os.environ, **ENVIRONMENT, "SPARK_LOCAL_IP": "127.0.0.1"}
     processes: list[subprocess.Popen[bytes]] = []
 
     def start(*command: str) -> None:

@@ -389,9 +389,10 @@ def _no_cluster(engine: str, address: str | None, error: Exception) -> ConfigErr
 
 
 def _cannot_run(engine: str, error: Exception) -> ConfigError:
-    return ConfigError(
-        f"a worker of {engine} cannot run elmo: {_last_line(str(error))}; install the same version of pyelmo there"
-    )
+    hint = "install the same version of pyelmo there"
+    if engine == "Spark":
+        hint += ", or set PYSPARK_PYTHON to the interpreter that has it"
+    return ConfigError(f"a worker of {engine} cannot run elmo: {_last_line(str(error))}; {hint}")
 
 
 def _last_line(text: str) -> str:
