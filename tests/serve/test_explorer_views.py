@@ -626,6 +626,7 @@ def test_a_word_that_is_being_typed_survives_the_reply_to_the_last_search(open_p
     wait_for(page, "[data-figure=corpus-map] >> text=bank")
     assert page.input_value("#word") == "money"
     page.click("#tab-compare")
+    page.wait_for_url("**/#/compare*")
     page.go_back()
     wait_for(page, "[data-figure=corpus-map] >> text=bank")
     assert page.input_value("#word") == "bank"
