@@ -86,7 +86,7 @@ def open_page(both: RunningServer, browser: Any) -> Iterator[Open]:
         context = browser.new_context(viewport={"width": width, "height": height}, locale="en-US", **options)
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(30_000)
+        page.set_default_timeout(90_000)
         page.route("**/*", route)
         page.on("pageerror", lambda error: problems.append(f"error: {error}"))
         page.on("dialog", lambda dialog: problems.append(f"dialog: {dialog.message}"))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from elmo import Client
 from tests.serve.conftest import RunningServer
 
 pytestmark = pytest.mark.slow
@@ -26,6 +27,10 @@ def test_the_python_of_the_guide_runs(server: RunningServer) -> None:
     code = re.findall(r"^```py\n(.*?)^```", GUIDE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     assert len(code) >= 3
     names: dict[str, object] = {}
-    for block in code:
-        exec(block.replace("http://127.0.0.1:8000", f"http://127.0.0.1:{server.port}"), names)
+    try:
+        for block in code:
+            exec(block.replace("http://127.0.0.1:8000", f"http://127.0.0.1:{server.port}"), names)
+    finally:
+        if isinstance(client := names.get("model"), Client):
+            client.close()
     assert names["encodings"]
