@@ -251,9 +251,7 @@ def test_the_error_of_a_cluster_with_tokens_says_what_to_set(
                 break
             time.sleep(0.2)
         monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
-        with pytest.raises(
-            ConfigError, match=r"cannot connect to Ray at .*: the cluster needs its token: .*RAY_AUTH"
-        ):
+        with pytest.raises(ConfigError, match=r"cannot connect to Ray at .*: the cluster needs its token: .*RAY_AUTH"):
             embed_corpus(replace(many, runner="ray", cluster=f"127.0.0.1:{port}"), elmo)
     finally:
         os.killpg(cluster.pid, signal.SIGTERM)
