@@ -49,6 +49,11 @@ class Console:
         self.after_interrupt: str | Callable[[], str] = ""
         self._handler = _LogHandler(self)
 
+    @property
+    def is_bar_shown(self) -> bool:
+        """Whether to show progress bars: on a terminal, in text mode, and not with ``--quiet``."""
+        return not (self.is_quiet or self.is_json) and sys.stderr.isatty()
+
     @contextmanager
     def handle_logging(self) -> Iterator[None]:
         """Show the log records of elmo while a command runs."""

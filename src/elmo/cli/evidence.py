@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -113,7 +112,7 @@ def command(
         cache=cache,
         on_run=_log_run,
         on_epoch=_EpochLines(),
-        show_progress=not (context.obj.is_quiet or context.obj.is_json) and sys.stderr.isatty(),
+        show_progress=context.obj.is_bar_shown,
     )
     drawn, skipped = draw_pictures(evidence, out)
     print_results(evidence.to_json(), format_evidence(evidence), as_json=as_json)

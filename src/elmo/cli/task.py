@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
@@ -147,7 +146,7 @@ def train(
             cache=cache,
             on_epoch=_log_epoch,
             on_adapt=None if console.is_quiet else StepLines(),
-            show_progress=_is_bar_shown(console),
+            show_progress=console.is_bar_shown,
             **options,
         )
     best = trained.best_epoch
@@ -203,7 +202,7 @@ def evaluate(
 
     with context.obj.show_log("elmo.tasks.features.store"), context.obj.show_log("elmo.tasks.run"):
         result = evaluate(
-            task_model, files, model=model, cache=cache, show_progress=_is_bar_shown(context.obj), **options
+            task_model, files, model=model, cache=cache, show_progress=context.obj.is_bar_shown, **options
         )
     values = {
         "model": str(task_model),
@@ -308,11 +307,6 @@ def _draw_attention(first: list[tuple[Any, Any]], picture: Path) -> None:
     example, prediction = first[0]
     draw_attention(example.source, prediction.units, prediction.attention, picture)
     logger.info("wrote %s", picture)
-
-
-def _is_bar_shown(console: Console) -> bool:
-    """Whether to show progress bars: on a terminal, in text mode, and not with --quiet."""
-    return not (console.is_quiet or console.is_json) and sys.stderr.isatty()
 
 
 def _describe_resume(folder: Path, *, is_adapted: bool) -> str:

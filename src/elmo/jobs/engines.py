@@ -384,7 +384,7 @@ def _no_cluster(engine: str, address: str | None, error: Exception) -> ConfigErr
     place = f" at {address}" if address else ""
     reason = _last_line(str(error)) or type(error).__name__
     if "InvalidAuthToken" in f"{error} {error.__cause__}":
-        reason = "the cluster needs its token: set the environment variable RAY_AUTH_MODE=token"
+        reason = "the cluster needs its token: set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN if it is not in ~/.ray"
     return ConfigError(f"cannot connect to {engine}{place}: {reason}")
 
 
